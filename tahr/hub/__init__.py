@@ -33,7 +33,7 @@ __all__ = [
 
 
 class ModelSource(Protocol):
-    """What a module must offer to be a place models come from."""
+    """Interface of a module that models come from."""
 
     def cached(self, ref: Ref) -> ModelFiles | None: ...
     def download(self, ref: Ref, progress: Progress, check: Check) -> ModelFiles: ...
@@ -76,7 +76,7 @@ def tokenizer_directory(text: str, progress: Progress) -> Path | None:
 
 
 def preview(text: str, *, quant: str | None = None, revision: str | None = None) -> Preview:
-    """What the source says of a model; only small files are fetched, and nothing is kept."""
+    """Describe the model at its source; only small files are fetched, and nothing is kept."""
     ref = parse(text, quant=quant, revision=revision)
     if _is_offline(ref, False):
         raise DownloadError(f"HF_HUB_OFFLINE forbids asking for {ref.name}.")
@@ -91,7 +91,7 @@ def pull(
     progress: Progress | None = None,
     check: Check = accept,
 ) -> ModelFiles:
-    """As `resolve`, but ask the source what is newest, and fetch that."""
+    """Resolve like `resolve`, but look for the newest version at the source and fetch that."""
     ref = parse(text, quant=quant, revision=revision)
     if _is_offline(ref, False):
         raise DownloadError(f"HF_HUB_OFFLINE forbids asking for {ref.name}: unset it to pull.")

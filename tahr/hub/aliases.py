@@ -88,7 +88,7 @@ _ROWS = {
 
 ALIASES = {name: target for names, target in _ROWS.items() for name in names.split()}
 
-# What the finished file must hash to, where the source itself does not say.
+# Digests of finished files, where the source itself gives none.
 SHA256 = {
     "smollm2:135m": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     "gemma3:270m": "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",

@@ -1,4 +1,4 @@
-"""What every source hands back: where a model's files are, and one line for the list of models."""
+"""The result of every source: where a model's files are, and one line for the list of models."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ModelFiles:
 class ModelEntry:
     """One model on this machine."""
 
-    name: str  # what `tahr run` and `tahr rm` take
+    name: str  # argument of `tahr run` and `tahr rm`
     size_bytes: int
     status: Status
     modified: float  # seconds since the epoch

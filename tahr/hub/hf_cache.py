@@ -55,7 +55,7 @@ class Repo:
             store.write_text(self.root / "refs" / revision, commit)
 
     def snapshots(self, revision: str | None) -> list[Path]:
-        """Those to look at, best first: what the revision says; without one, main and then the newest."""
+        """Snapshots to look at, best first: that of the revision; without one, main and then the newest."""
         commit = self._commit(revision or "main")
         named = [self.snapshot(commit)] if commit else []
         if revision:
@@ -99,7 +99,7 @@ def entries() -> list[ModelEntry]:
     """Every language model in the cache, by anyone who put it there."""
     found: list[ModelEntry] = []
     for root in sorted(directory().glob("models--*--*")):
-        with suppress(PermissionError):  # of another user, in a cache that several share
+        with suppress(PermissionError):  # another user's file, in a cache that several share
             found += _repo_entries(root)
     return found
 
@@ -147,7 +147,7 @@ def remove(ref: Ref) -> int | None:
     repo = Repo(ref.repo)
     if not repo.root.is_dir():
         return None
-    root = repo.root.resolve()  # one that was moved to another disk left a link
+    root = repo.root.resolve()  # target of a link that a move to another disk left
     before = store.disk_bytes(root)
     if ref.selector and not _remove_model(repo, ref):
         return None

@@ -40,7 +40,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class RepoListing:
-    """What a repository holds at one commit."""
+    """A repository's files at one commit."""
 
     repo: hf_cache.Repo
     revision: str
@@ -123,7 +123,7 @@ def _refuse_without_config(ref: Ref, listing: RepoListing) -> None:
 
 
 def _look(ref: Ref, listing: RepoListing, chosen: Format, weights: tuple[str, ...]) -> Preview:
-    """What is known of the weights before they are fetched."""
+    """Describe the weights before they are fetched."""
     size_bytes = sum(listing.files[name].size_bytes for name in weights if name in listing.files)
     if chosen == "gguf":
         return Preview(ref.repo, architecture=_architecture(listing, weights[0]), size_bytes=size_bytes)
@@ -141,7 +141,7 @@ def _architecture(listing: RepoListing, name: str) -> str | None:
 
 
 def preview(ref: Ref) -> Preview:
-    """What the repository says of the model; what had to be fetched for that is removed again."""
+    """Describe the model at the repository; files fetched for that are removed again."""
     with store.disk_errors(hf_cache.directory()):
         listing = _list(ref.repo, ref.revision)
         is_new = not listing.repo.root.exists()
@@ -249,7 +249,7 @@ def _remote_file(repo: str, sibling: RepoSibling) -> RemoteFile:
     name: Any = sibling.rfilename
     size_bytes: Any = sibling.lfs.size if sibling.lfs else sibling.size
     digest: Any = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
-    # These become paths on this disk, so a hub that sends anything else is not to be trusted with one.
+    # Names become paths on this disk, so a hub that sends anything else is not to be trusted with one.
     if not isinstance(name, str) or not _is_inside(name):
         raise DownloadError(f"{repo} lists a file called {name!r}, which points outside it: do not use this model.")
     if type(size_bytes) is not int or not 0 <= size_bytes < 1 << 62 or not _DIGEST.fullmatch(str(digest)):

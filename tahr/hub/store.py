@@ -94,7 +94,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """The same for bytes."""
+    """Write bytes durably."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _draft_of(path) as draft:
         draft.write_bytes(data)
@@ -157,7 +157,7 @@ def disk_errors(directory: Path) -> Iterator[None]:
 
 
 def disk_bytes(path: Path) -> int:
-    """What a file or directory really occupies; links are not followed, unwritten holes do not count."""
+    """Bytes that a file or directory really occupies; links are not followed, unwritten holes do not count."""
     own = path.lstat()
     if not path.is_dir() or path.is_symlink():
         return min(own.st_size, own.st_blocks * 512)

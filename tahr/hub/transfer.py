@@ -25,14 +25,14 @@ SINGLE_STREAM_BYTES = 64 << 20  # below this, more connections cost more than th
 CHUNK_BYTES = 1 << 20
 MAX_STATE_BYTES = 1 << 20
 SAVE_EVERY_BYTES = 4 << 20
-JOIN_S = 2.0  # how long a stop waits for threads that sit in a read
-N_TRIES = 5  # in a row without a single new byte
+JOIN_S = 2.0  # time a stop gives threads that sit in a read
+N_TRIES = 5  # tries in a row without a single new byte
 FIRST_RETRY_S = 1.0  # doubled with each further try
 
 
 @dataclass(frozen=True)
 class Download:
-    """What to fetch, where to put it, and how to know that it is right."""
+    """A file to fetch, its place here, and how to check it."""
 
     url: str
     target: Path
@@ -216,7 +216,8 @@ class Partial:
         self._unsaved_bytes = 0
         segments = [(segment.position, segment.stop) for segment in self.segments]
         state = {"size_bytes": self.job.size_bytes, "etag": self.etag, "segments": segments}
-        draft = self.state_path.with_suffix(".draft")  # one fixed name: what a killed process left is overwritten
+        # one fixed name, so that the leftover of a killed process is overwritten
+        draft = self.state_path.with_suffix(".draft")
         draft.write_text(json.dumps(state), encoding="utf-8")
         draft.replace(self.state_path)
 

@@ -1,1 +1,1 @@
-"""From files and a configuration to an engine: what fits, and what is read beside weights."""
+"""Files and a configuration become an engine: what fits, and what is read beside weights."""

@@ -1,4 +1,4 @@
-"""What the machine allows: context and KV pages, worked out from the configuration and the memory that is free."""
+"""Capacity of the machine: context and KV pages, from the configuration and the free memory."""
 
 from bisect import bisect_right
 from collections.abc import Sequence as ListOf
@@ -32,12 +32,13 @@ class Capacity:
     """Measured, not asked for."""
 
     context_size: int
-    n_pages: tuple[int, ...]  # of each group
+    n_pages: tuple[int, ...]  # one count for each group
     page_bytes: tuple[int, ...]  # likewise
-    n_slots: int = 1  # of states, if any layer has one: the null slot, one for every batch place, and the checkpoints
+    # state slots, if any layer has a state: the null slot, one for every batch place, and the checkpoints
+    n_slots: int = 1
     n_checkpoints: int = 0  # states that the prefix cache may keep
-    slot_bytes: int = 0  # of all layers
-    note: str = ""  # what the user should know about how it came out
+    slot_bytes: int = 0  # all layers together
+    note: str = ""  # remark for the user about the result
 
     @property
     def kv_bytes(self) -> int:
@@ -59,7 +60,7 @@ def kv_groups(shapes: ListOf[LayerShape], windows: ListOf[int], page_size: int, 
 
 
 def state_bytes(shapes: ListOf[LayerShape]) -> int:
-    """What one sequence takes in all layers that have a state."""
+    """Bytes of one sequence in all layers that have a state."""
     return sum(shape.n_bytes for shape in shapes if isinstance(shape, StateShape))
 
 
@@ -163,7 +164,7 @@ def text_pages(config: EngineConfig, group: KVGroup, n_pages: int) -> int:
 
 
 def text_bytes(config: EngineConfig, groups: ListOf[KVGroup], n_pages: int) -> int:
-    """The same in all layers, in bytes."""
+    """Bytes of texts that long in all layers."""
     return sum(text_pages(config, group, n_pages) * group.page_bytes for group in groups)
 
 
@@ -186,7 +187,7 @@ def share_out(config: EngineConfig, groups: ListOf[KVGroup], n_full: int, budget
 
 
 def step_sizes(config: EngineConfig, room: Capacity) -> SchedulerLimits:
-    """What one step may hold, all defaults filled in."""
+    """Limits on one step, all defaults filled in."""
     n_seqs = n_places(config)
     chunk = min(config.prefill_chunk_size or USUAL.prefill_chunk, room.context_size)
     return SchedulerLimits(

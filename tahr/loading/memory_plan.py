@@ -14,10 +14,10 @@ from tahr.models.decoder import Decoder
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What layers remember their sequences in."""
+    """Layout of the memory in which layers keep their sequences."""
 
-    config: EngineConfig  # with the sizes of steps that it left open
-    shapes: tuple[LayerShape, ...]  # of all layers, a draft model's last
+    config: EngineConfig  # complete: the sizes of steps are filled in
+    shapes: tuple[LayerShape, ...]  # all layers, a draft model's last
     dtype: str
     groups: list[KVGroup]
     room: Capacity
@@ -42,7 +42,7 @@ def plan_memory(
     n_in_flight = min(max(config.prefill_chunk_size or 0, n_decode_tokens) * (2 if backend.overlaps else 1), MAX_CHUNK)
     asked = replace(
         config, max_batch_size=whole_texts or config.max_batch_size, prefill_chunk_size=n_in_flight
-    )  # what there must be memory for
+    )  # least capacity
     dtype = check_kv_dtype(config.kv_dtype, backend)
     dtype, groups, room = fit_memory(asked, backend, memory, windows, longest_text(decoder.config), dtype)
     if n_decode_tokens > 1:

@@ -1,4 +1,4 @@
-"""What the files of a model say of it, for lists of models; the weights are not loaded."""
+"""Facts from the files of a model, for lists of models; the weights are not loaded."""
 
 import hashlib
 import re
@@ -14,7 +14,7 @@ from tahr.loading.sidecars import read_text, sidecar
 from tahr.models.loader.load import OpenedModel, open_model
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
-MOST_CHARS = 4096  # of a value that is shown
+MOST_CHARS = 4096  # limit on a value that is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ModelFacts:
     family: str = ""
     n_parameters: int = 0
     quantization: str = ""
-    size_bytes: int = 0  # of the weights on disk
+    size_bytes: int = 0  # weights on disk
     modified: float = 0.0  # seconds since the epoch
     digest: str = ""  # 64 hexadecimal digits that change with the files
     template: str = ""

@@ -72,7 +72,7 @@ class Placement:
     pools: Sequence[Pool] = ()
 
     def n_bytes(self, name: str) -> int:
-        """What a tensor takes at its home."""
+        """Bytes of a tensor at its home."""
         size = self.sizes[name]
         return size.file_bytes if self.homes[name].how == "file" else size.n_bytes
 
@@ -92,7 +92,7 @@ class Placement:
         return sum(pool.n_bytes for pool in self.pools)
 
     def parts(self) -> list[PartSize]:
-        """What the parts of the model take, the largest first."""
+        """Bytes of the model's parts, the largest first."""
         n_tensors = Counter((part_of(name), home) for name, home in self.homes.items())
         n_bytes: Counter[tuple[str, Home]] = Counter()
         for name, home in self.homes.items():

@@ -68,7 +68,7 @@ def read_text(path: Path | None) -> str:
 def ollama_sampling(params: Mapping[str, Any]) -> SamplingParams:
     """The sampling settings of an Ollama model."""
     values = {OLLAMA_NAMES[name]: value for name, value in params.items() if name in OLLAMA_NAMES and value is not None}
-    if values.get("max_tokens") == -2:  # until the context is full
+    if values.get("max_tokens") == -2:  # -2 stands for "until the context is full"
         values["max_tokens"] = -1
     if isinstance(values.get("stop"), list):
         values["stop"] = tuple(values["stop"])

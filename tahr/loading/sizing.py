@@ -1,4 +1,4 @@
-"""What a model will take on a backend, from the headers of its files: the model is built of tensors without bytes."""
+"""Size of a model on a backend, from the headers of its files: the model is built of tensors without bytes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from tahr.weights.tensor import HostTensor
 from tahr.weights.unread import without_data
 
 VECTORS = "vectors"
-LORA_BYTES = 2  # of a number in the rows behind a matrix
+LORA_BYTES = 2  # size of a number in adapter rows
 
 
 class SizingBackend:
@@ -54,7 +54,7 @@ class SizingBackend:
         return JoinedLinears(tuple(linears))
 
     def kv_budget(self, share: float | None) -> int:
-        """What will be left of the memory once the weights are there."""
+        """Memory that remains once the weights are there."""
         taken = self.n_taken + self.n_lora_bytes
         return max(0, self.backend.kv_budget(share) - (taken if self.has_own_memory else taken // HOST_SHARE))
 

@@ -78,7 +78,7 @@ def check_same_vocabulary(name: str, draft: Tokenizer, target: Tokenizer) -> Non
 def make_speculator(
     config: EngineConfig, draft: Draft | None, executor: LocalExecutor, scheduler: Scheduler
 ) -> Speculator | None:
-    """What guesses for an engine; None without speculation."""
+    """Make the source of guesses for an engine; None without speculation."""
     n_most = n_draft_tokens(config, draft)
     if not n_most:
         return None

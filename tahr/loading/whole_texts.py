@@ -9,13 +9,13 @@ from tahr.errors import ConfigError
 from tahr.kv.pages import pages_for
 from tahr.models.config.record import ModelConfig
 
-STEP_TOKENS = 2048  # of several texts together, where nothing else is asked
+STEP_TOKENS = 2048  # tokens of texts computed together, by default
 STEP_TEXTS = 256  # likewise
 PAGE_SIZE = 16  # small, because texts are short and each begins a page
 
 
 def encoder_config(config: EngineConfig, backend: Backend) -> EngineConfig:
-    """What an encoder's engine is asked to be: batches by tokens, no reuse of what texts have in common."""
+    """Adapt a configuration to encoders: batches by tokens, no reuse of common beginnings."""
     if (config.spec_ngram or config.spec_draft) and not config.spec_off:
         raise ConfigError("This model embeds texts and generates none, so there is nothing to guess: leave spec_* out.")
     return replace(

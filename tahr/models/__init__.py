@@ -1,1 +1,1 @@
-"""What ops a model takes: configurations, parts, families, and loading them onto a backend."""
+"""Models as ops: configurations, parts, families, and loading them onto a backend."""

@@ -13,7 +13,7 @@ from tahr.models.parts.text_head import TextHead
 from tahr.models.parts.weights import Weights
 from tahr.weights.watch import FileWatch
 
-# What may be read row by row where it lies in the file.
+# Tables that may be read row by row where they lie in the file.
 TABLES = tuple(f"model.{name}.weight" for name in ("embed_tokens", "embed_positions", "embed_tokens_per_layer"))
 
 
@@ -31,11 +31,11 @@ class Decoder:
         n_positions = cfg.n_positions
         name = "model.embed_positions.weight"
         self.positions = w.matrix(name, n_positions, cfg.width) if n_positions else None
-        # What a step still reads of the model's files.
+        # Tables that steps go on reading in the model's files.
         tables = [w.tensors[name].source for name in TABLES if w.backend.maps_tables and w.has(name)]
         self.files = FileWatch(tables)
-        self.linears = w.counts.linears  # what adapters may change
-        self.encoding: Encoding | None = None  # what it makes of whole texts; None: it generates
+        self.linears = w.counts.linears  # shapes of those that adapters may change
+        self.encoding: Encoding | None = None  # how whole texts become vectors; None: the model generates
         self.text_head: TextHead | None = None
         self.head: Linear | None = None
         if cfg.bidirectional or not cfg.generates:
@@ -61,7 +61,7 @@ class Decoder:
         return backend.softcap(logits, self.config.logit_softcap) if self.config.logit_softcap else logits
 
     def embedded(self, backend: Backend, step: StepInputs) -> Tensor:
-        """What the first layer reads."""
+        """The input of the first layer."""
         rows = backend.embed(self.table, step, self.config.embed_scale)
         if self.positions:
             rows = backend.add(rows, backend.embed_positions(self.positions, step))
@@ -99,7 +99,7 @@ class Decoder:
         return Carried(stream.normed(self.norm))
 
     def _stream(self, run: ForwardPass, carried: Carried | None) -> ResidualStream:
-        """What the first layer of a stage reads. The stream alone keeps it: its memory is free after one addition."""
+        """The input of a stage's first layer. The stream alone keeps it: its memory is free after one addition."""
         if carried:
             run.per_layer = carried.per_layer
             rows = carried.rows

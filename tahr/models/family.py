@@ -35,13 +35,14 @@ class Family:
 
     name: str
     build: Callable[[ModelConfig, Weights], Decoder]
-    sampling: SamplingParams = GREEDY  # what its makers recommend
-    refine_hf: Refine = unchanged  # what config.json says beyond the common fields
+    sampling: SamplingParams = GREEDY  # the makers' recommendation
+    refine_hf: Refine = unchanged  # reader of config.json's fields that are not common to all families
     refine_gguf: Refine = unchanged
-    hf_defaults: Mapping[str, Any] = field(default_factory=dict)  # what its config.json may leave out
+    hf_defaults: Mapping[str, Any] = field(default_factory=dict)  # values of fields that its config.json may leave out
     gguf_names: Mapping[str, str] = field(default_factory=dict)  # layer tensors that GGUF files name otherwise
-    hf_fields: Mapping[str, str | Derived] = field(default_factory=dict)  # what its config.json calls otherwise
+    # own names of its config.json for common fields
+    hf_fields: Mapping[str, str | Derived] = field(default_factory=dict)
     hf_names: Mapping[str, str] = field(default_factory=dict)  # parts of names that checkpoints have otherwise
     per_layer: tuple[str, ...] = ()  # GGUF numbers that may differ from layer to layer
     quantised: tuple[str, ...] = ()  # methods of quantised checkpoints that `arrange` reads
-    arrange: Arrange = as_stored  # how matrices are cut and ordered
+    arrange: Arrange = as_stored  # cuts and order of matrices

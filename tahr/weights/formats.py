@@ -79,7 +79,7 @@ ROWS = (
     Format("F8_E4M3", None, 1, 1, simple.f8_e4m3),
     Format("F8_E5M2", None, 1, 1, simple.f8_e5m2),
     Format("F8_E8M0", None, 1, 1, simple.f8_e8m0),
-    # In no file: what matrices of e4m3 floats become while they are loaded, 128 of them behind their f32 scale.
+    # No file has this one: matrices of e4m3 floats become it at load, 128 of them behind their f32 scale.
     Format("FP8_128", None, 128, 132, simple.fp8_128, floats=True),
 )
 

@@ -54,13 +54,13 @@ def open_gguf(source: Path | bytes | bytearray | memoryview, limits: HeaderLimit
 
 @dataclass(frozen=True)
 class _Info:
-    """What the header says of one tensor; `offset` counts from the start of the tensor data."""
+    """A tensor's entry in the header; `offset` counts from the start of the tensor data."""
 
     name: str
     format: Format
     shape: tuple[int, ...]
     offset: int
-    at: int  # where the header says it
+    at: int  # place of this entry in the header
 
     @property
     def n_bytes(self) -> int:

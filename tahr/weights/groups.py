@@ -99,7 +99,7 @@ def eight_bit_blocks(matrix: IntGroups) -> HostTensor:
     blocks[:, :, :2] = per_block(matrix, matrix.scales)
 
     def fill(rows: slice) -> None:
-        codes = matrix.bytes_of(rows) ^ 0x80  # less 128, as a signed byte
+        codes = matrix.bytes_of(rows) ^ 0x80  # codes less 128, as signed bytes
         blocks[rows, :, 2:] = codes.reshape(-1, blocks.shape[1], BLOCK)
 
     by_rows(matrix, fill)

@@ -8,12 +8,12 @@ class HeaderLimits:
     """Far above any real file of a kind."""
 
     n_tensors: int
-    n_json_bytes: int  # of safetensors, with some hundred bytes for each tensor
+    n_json_bytes: int  # header of safetensors, with some hundred bytes for each tensor
     n_metadata: int  # values of a GGUF
-    n_text_bytes: int  # of all strings of a GGUF
+    n_text_bytes: int  # all strings of a GGUF together
     # A file of tens of gigabytes (a sparse one takes no space) could else hold billions, which are walked through one
     # by one and take eight bytes each, or more.
-    n_items: int  # of all arrays of a GGUF
+    n_items: int  # all arrays of a GGUF together
 
 
 MODEL = HeaderLimits(

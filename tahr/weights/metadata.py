@@ -19,7 +19,7 @@ STRING = 8
 ARRAY = 9
 
 MAX_NAME_BYTES = 65535
-MAX_DEPTH = 4  # of arrays in arrays
+MAX_DEPTH = 4  # nesting of arrays
 MAX_NESTED = 1 << 12  # arrays in arrays, in all: each is an object, many times larger than its bytes in the file
 
 U32 = struct.Struct("<I")
@@ -73,9 +73,9 @@ class Cursor:
         self.view = source.data.data
         self.at = 0
         self.n_nested = 0  # arrays in arrays so far
-        self.n_items = 0  # of arrays so far
-        self.n_text_bytes = 0  # of strings so far
-        self.size = U64  # of a count or a length; version 1 files use U32
+        self.n_items = 0  # array items so far
+        self.n_text_bytes = 0  # string bytes so far
+        self.size = U64  # type of a count or a length; version 1 files use U32
 
     @property
     def n_left(self) -> int:
@@ -210,7 +210,7 @@ class Cursor:
         return found
 
     def _any_ends(self, n_items: int, field: str) -> NDArray[np.uint64]:
-        """The same for strings of any length."""
+        """End offsets of strings of any length."""
         head = self.size.size
         unpack = self.size.unpack_from
         view = self.view

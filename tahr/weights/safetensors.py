@@ -40,7 +40,7 @@ def open_safetensors(path_or_dir: Path, limits: HeaderLimits = MODEL) -> Safeten
 
 
 def _entry(directory: Path) -> Path:
-    for name in (WHOLE_NAME, INDEX_NAME):  # where there are both, transformers takes the whole file, too
+    for name in (WHOLE_NAME, INDEX_NAME):  # transformers prefers the whole file, too
         if (directory / name).exists():
             return directory / name
     raise ModelNotFound(f"{directory} has neither {WHOLE_NAME} nor {INDEX_NAME}. Give a directory that does.")

@@ -22,8 +22,8 @@ class HostTensor:
     shape: tuple[int, ...]
     data: NDArray[np.uint8] = field(repr=False)
     source: Source | None = field(default=None, repr=False)
-    start: int = 0  # where `data` begins in `source`
-    stored_as: str = ""  # what a backend that can shall round it to: see `Backend.rounds_to`
+    start: int = 0  # offset of `data` in `source`
+    stored_as: str = ""  # format that backends which can shall round to: see `Backend.rounds_to`
 
     @property
     def n_values(self) -> int:

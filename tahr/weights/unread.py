@@ -33,7 +33,7 @@ class Unread(np.ndarray):
         return func(*tree(args), **{name: plain(value) for name, value in kwargs.items()})
 
     def view(self, dtype: Any = None, type: Any = None) -> Any:
-        """The same bytes as numbers of another size."""
+        """View the bytes as numbers of another size."""
         if type is not None or dtype is None or dtype is np.ndarray:
             return super().view(type or dtype or Unread)
         new = np.dtype(dtype)

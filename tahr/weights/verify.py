@@ -13,7 +13,7 @@ from tahr.weights.safetensors import SafetensorsFile, open_safetensors
 
 @dataclass(frozen=True)
 class Verified:
-    """What a sound file holds; `sha256` has one digest for each path when they were asked for."""
+    """Contents of a sound file; `sha256` has one digest for each path, if digests were requested."""
 
     kind: str  # "GGUF 3", "safetensors"
     paths: tuple[Path, ...]

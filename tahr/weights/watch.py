@@ -14,7 +14,7 @@ from tahr.weights.source import OpenFile, Source, Stamp, file_stamp
 
 SAMPLE_BYTES = 4096
 N_SAMPLES = 64
-END_BYTES = 1 << 20  # of both ends: headers, and the tensors that come last
+END_BYTES = 1 << 20  # length of both ends that are compared: headers, and the tensors that come last
 
 
 class FileWatch:
@@ -52,7 +52,7 @@ class _Watched:
         self.descriptor = opened.descriptor
         self.stamp = opened.first_stamp
         self.digest = _digest(opened, self.stamp[0])
-        self._refused: Stamp | None = None  # with other content, which need not be looked at again
+        self._refused: Stamp | None = None  # stamp of other content, which need not be compared again
 
     def look_again(self) -> None:
         """Refuse a file with other content; one that was only touched is the same as before."""

@@ -203,7 +203,7 @@ class CpuBackend(RowOps):
         return CpuLoraBank(shapes, limits)
 
     def head_linears(self, x: Tensor, stack: api.Linear) -> Tensor:
-        """As with experts: row r has one pair per head, and all of a head's pairs meet its matrix."""
+        """Multiply head by head, as experts do: row r has one pair per head, and a head's pairs share its matrix."""
         n_heads = stack.weight.n_stack
         out = self._like(x, stack.weight.n_stack * stack.weight.n_rows)
         assert x.width == n_heads * stack.weight.n_cols

@@ -1,4 +1,4 @@
-"""What this machine's processor is and how many threads suit it."""
+"""This machine's processor, and how many threads suit it."""
 
 import os
 import platform

@@ -20,7 +20,7 @@ def choose_isa() -> str:
 
 
 def describe_isa() -> dict[str, str]:
-    """What was found and chosen, for people."""
+    """The instruction sets found and chosen, for people."""
     forced = os.environ.get(ISA_VARIABLE)
     reason = f"asked for by {ISA_VARIABLE}" if forced else f"the fastest of: {', '.join(native.isas())}"
     return {"features": " ".join(native.cpu_features()) or "none known", "kernels": f"{choose_isa()} ({reason})"}

@@ -21,7 +21,7 @@ KV_TYPES: dict[str, dict[str, tuple[type, int]]] = {
     "q8_0": {"codes": (np.int8, 1), "scales": (np.uint16, KV_BLOCK)},
 }
 
-MOST_LATENT_HEADS = 32  # of a task
+MOST_LATENT_HEADS = 32  # heads that one task of latent attention computes
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from tahr.weights.tensor import HostTensor
 assert MAX_STACK == native.LORA_ROUNDS
 SLOT = np.dtype(
     [("a", "<u8"), ("b", "<u8"), ("rank", "<i4"), ("type", "<i4"), ("scale", "<f4"), ("unused", "<i4")]
-)  # as `LoraSlot` in rows/lora.h
+)  # the fields of `LoraSlot` in rows/lora.h
 TYPES = {"F32": (0, "<f4"), "F16": (1, "<u2"), "BF16": (2, "<u2")}  # the kernel's number, and what NumPy moves
 
 
@@ -63,7 +63,7 @@ def rounded_up(n: int, unit: int) -> int:
 
 
 def n_bytes(factors: LoraFactors) -> int:
-    """What both factors of a linear take in whole panels."""
+    """Bytes of both factors of a linear in whole panels."""
     value_bytes = np.dtype(type_of(factors)[1]).itemsize * factors.rank
     widths = factors.a.shape[1], factors.b.shape[0]
     return sum(rounded_up(rounded_up(n, native.LORA_PANEL) * value_bytes, ALIGNMENT) for n in widths)
@@ -108,7 +108,7 @@ class CpuLoraBank(LoraBank):
 
     def prepare(self, factors: Mapping[str, LoraFactors]) -> dict[str, PackedFactors]:
         memory = FactorMemory(sum(n_bytes(each) for each in factors.values()))
-        in_order = [name for name in self.shapes if name in factors]  # as a step reads them
+        in_order = [name for name in self.shapes if name in factors]  # the order in which a step reads them
         assert len(in_order) == len(factors), "factors of a linear that the model lacks"
         return {name: PackedFactors(factors[name], memory) for name in in_order}
 

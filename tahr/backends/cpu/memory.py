@@ -72,8 +72,8 @@ class Buffer:
         self.block = arena.take(max(1, count.limit) * row_bytes)
         self.address = self.block.address
         self.quantised: Any = None  # the QuantisedRows of these rows, if any
-        self._rows: NDArray[np.float32] | None = None  # all there is room for
-        self._live: NDArray[np.float32] | None = None  # of them, the last that were asked for
+        self._rows: NDArray[np.float32] | None = None  # capacity, whatever is live
+        self._live: NDArray[np.float32] | None = None  # the last live rows that were read
 
     def __del__(self) -> None:
         if block := getattr(self, "block", None):
@@ -96,7 +96,7 @@ class Routes:
 
     def __init__(self, arena: Arena, count: Count, n_experts: int, n_active: int):
         self.n_experts = n_experts
-        self.shares: Buffer | None = None  # where results are to be mixed
+        self.shares: Buffer | None = None  # only where results are weighted
         self.order = Buffer(arena, count, 4 * n_active)
         self.starts = Buffer(arena, Count(np.ones(1, np.int32), 0, 1), 4 * (n_experts + 1))
         # The last start is the number of pairs, known only when the step runs.

@@ -12,8 +12,8 @@ from tahr.backends.api import STATES, Bytes
 class PagePart(NamedTuple):
     """The keys, values or state of a layer."""
 
-    pages: Bytes  # [pages, bytes], as they lie
-    span: slice  # where they lie in a page on the host
+    pages: Bytes  # [pages, bytes], in their order on the device
+    span: slice  # their place in a page on the host
 
 
 class CpuPageIO(api.PlainPageIO):

@@ -17,7 +17,7 @@ SIZES = {1: "steps of 1 token", 16: "steps of 2 to 16 tokens", sys.maxsize: "ste
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What an op is: `n_bytes` of weights it reads, `n_ops` operations per row; 0 where they are not known."""
+    """Name of an op, `n_bytes` of weights it reads, `n_ops` operations per row; 0: not known."""
 
     name: str
     n_bytes: int = 0
@@ -126,7 +126,7 @@ def label_of(op: str, values: dict[str, Any]) -> Label:
     formats = "+".join(dict.fromkeys(m.format.lower() for m in matrices))
     n_rows = "+".join(str(m.shape[1]) for m in matrices)
     name = f"{op} {formats} {n_rows} x {matrices[0].shape[2]}"
-    if op != "linear":  # which experts' matrices are read, only the step knows
+    if op != "linear":  # the step decides whose matrices experts read
         return Label(name)
     n_ops = sum(2 * m.shape[1] * m.shape[2] for m in matrices)
     return Label(name, sum(m.n_bytes for m in matrices), n_ops, values["n_rows"])

@@ -21,7 +21,7 @@ def check_delta_net(net: DeltaNet) -> None:
 
 
 def check_state_space(net: StateSpace) -> None:
-    """The same."""
+    """Refuse, when a model is loaded, convolutions that are wider than the kernels allow."""
     if net.kernel > native.MAX_CONV_KERNEL:
         raise UnsupportedModel(
             f"This model's recurrent layers have {net.kernel} taps; the cpu backend has room for "
@@ -42,7 +42,7 @@ def sequences(memory: LayerMemory, state_width: int) -> native.StateSequences:
 
 
 def enqueue_conv(queue: Queue, x: Tensor, net: DeltaNet | StateSpace, memory: LayerMemory) -> Buffer:
-    """What the convolution makes of the channels."""
+    """Enqueue the convolution of the channels; the result lies in the buffer."""
     mixed = Buffer(queue.arena, x.data.count, 4 * net.channels)
     bias = net.conv_bias if isinstance(net, StateSpace) else None
     queue.tape.causal_conv(
@@ -91,7 +91,6 @@ def enqueue_delta_net(queue: Queue, parts: Sequence[Tensor], net: DeltaNet, memo
 def enqueue_state_space(
     queue: Queue, parts: Sequence[Tensor], net: StateSpace, memory: LayerMemory, out: Tensor
 ) -> None:
-    """The same."""
     z, xbc, dt = parts
     mixed = enqueue_conv(queue, xbc, net, memory)
     queue.tape.state_space(

@@ -22,7 +22,7 @@ TABLES = tuple(f"{name}.weight" for name in TABLE_NAMES)
 
 
 def table_bytes(host: HostTensor) -> int:
-    """What of a tensor is read in its file at every step."""
+    """Bytes that every step reads of the tensor in its file."""
     return host.n_bytes if host.name.endswith(TABLES) else 0
 
 

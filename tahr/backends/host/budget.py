@@ -3,10 +3,10 @@
 from tahr.backends.host.memory import host_free_bytes
 from tahr.errors import ConfigError
 
-HOST_SHARE = 4  # one n-th of a host's free memory, which others need too
-DEVICE_SHARE = 0.9  # of a device's memory, weights and all
-SCRATCH_BYTES = 4 << 30  # of a device, for what a step computes
-SCRATCH_SHARE = 8  # of a small device at most one n-th
+HOST_SHARE = 4  # share of a host's free memory: one n-th, because others need it too
+DEVICE_SHARE = 0.9  # share of a device's memory, weights and all
+SCRATCH_BYTES = 4 << 30  # memory of a device that steps compute in
+SCRATCH_SHARE = 8  # limit for small devices: one n-th of their memory
 
 
 def host_kv_budget(share: float | None) -> int:

@@ -32,7 +32,7 @@ def host_total_bytes() -> int:
 
 
 def host_free_bytes() -> int:
-    """What a new process could use without swapping, and without being killed for more than its container may use."""
+    """Bytes a new process could use without swapping, and without being killed for exceeding its container's limit."""
     return min([machine_free_bytes(), *(max(0, limit - used) for limit, used in group_limits())])
 
 
@@ -56,7 +56,7 @@ def refuse_unfit(name: str, n_bytes: int) -> None:
 
 
 def loadable_bytes() -> int | None:
-    """What matrices may take, swap and all; None where the system does not say."""
+    """Bytes that matrices may take, swap included; None where the system does not say."""
     if not MEMINFO.exists():
         return None
     fields = memory_fields()
@@ -64,7 +64,7 @@ def loadable_bytes() -> int | None:
 
 
 def memory_fields() -> dict[str, int]:
-    """What Linux says of the machine's memory, in bytes."""
+    """Linux' figures of the machine's memory, in bytes."""
     pairs = (line.split(":", 1) for line in MEMINFO.read_text().splitlines() if line.endswith(" kB"))
     return {name: int(value.split()[0]) * 1024 for name, value in pairs}
 

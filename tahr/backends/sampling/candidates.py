@@ -23,7 +23,7 @@ class Candidates:
         ids: Ints,
         logits: Doubles,
         n_vocab: int,
-        params: NDArray[np.void],  # of SAMPLE_ROW
+        params: NDArray[np.void],  # rows of SAMPLE_ROW
         facts: Mapping[str, Doubles],  # about whole rows, by the names in `stages.FACTS`; what is missing is unknown
     ):
         self.ids = ids

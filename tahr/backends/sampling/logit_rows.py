@@ -11,7 +11,7 @@ Ints = NDArray[np.int64]
 
 CACHED = 2**18  # logits worked on at a time: few enough to stay in the processor's cache from pass to pass
 LANES = 64  # a row is folded into this many lanes: maxima and sums across lanes run at the speed of memory
-LOWEST = np.finfo(np.float32).min  # what a token must have to be pickable at all: -inf is a ban
+LOWEST = np.finfo(np.float32).min  # limit below which no token is sampled: -inf is a ban
 ID_BITS = np.uint64(32)
 ID_MASK = np.uint64(2**32 - 1)
 

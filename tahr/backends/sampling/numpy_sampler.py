@@ -15,7 +15,7 @@ from tahr.backends.sampling.logprobs import logprobs_of_samples
 from tahr.backends.sampling.sample_rows import NOT_NUMBERS, NOTHING_LEFT, Flags, SampledTokens, SampleRows
 from tahr.backends.sampling.stages import DRAW_FROM_ALL, FACTS, TAKE_BEST, Chain, chain_of, facts_of
 
-WIDTHS = (256, 8192)  # how many candidates to try before taking the whole vocabulary: almost always enough
+WIDTHS = (256, 8192)  # lengths of candidate lists, tried before the whole vocabulary: almost always enough
 
 Drawn = tuple[Ints, Doubles]  # tokens (or error codes) and the probabilities they had
 
@@ -24,7 +24,7 @@ def sample(logits: Floats, rows: SampleRows) -> SampledTokens:
     """Take the samples; a row gives the same token in any batch."""
     tokens = np.zeros(len(rows), np.int32)
     probabilities = np.ones(len(rows))
-    with np.errstate(over="ignore"):  # what a tiny temperature or penalty sends to infinity is meant to go there
+    with np.errstate(over="ignore"):  # a tiny temperature or penalty may send logits to infinity
         for chain, at in groups(rows).items():
             tokens[at], probabilities[at] = sample_group(logits, rows.take(at), chain)
     return SampledTokens(tokens, probabilities, logprobs_of_samples(logits, rows, tokens))
@@ -84,7 +84,7 @@ def from_best(logits: Floats, rows: SampleRows, chain: Chain, width: int) -> tup
 
 @dataclass(frozen=True, slots=True)
 class PartCandidates:
-    """What is taken from a part of the rows before they are let go."""
+    """Candidates and facts of a part of the rows, all that is left of them once they are freed."""
 
     ids: Ints
     logits: Doubles

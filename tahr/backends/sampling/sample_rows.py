@@ -1,4 +1,4 @@
-"""What `Backend.sample` is given and what it gives back: plain arrays, so that any device can read them."""
+"""Arguments and results of `Backend.sample`: plain arrays, so that any device can read them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class LogitEdits(NamedTuple):
         return self.ids[at], self.before[at], self.penalty[at], self.after[at]
 
     def take(self, rows: Sequence[int]) -> "LogitEdits":
-        """The same for some rows."""
+        """The edits of some rows."""
         parts = [self.of(row) for row in rows]
         return joined_edits(parts, self.blank[list(rows)])
 
@@ -95,7 +95,7 @@ class SampleRows:
         return len(self.source)
 
     def take(self, rows: Sequence[int]) -> "SampleRows":
-        """The same for some samples."""
+        """Some of the samples."""
         at = list(rows)
         return SampleRows(
             self.source[at],
@@ -118,11 +118,11 @@ class Logprobs(NamedTuple):
 
 
 class SampledTokens(NamedTuple):
-    """What came of some samples."""
+    """Results of some samples."""
 
     tokens: Ints  # [n]: a token, NOT_NUMBERS or NOTHING_LEFT
     probabilities: Doubles  # [n]: what each token had when it was drawn, for mirostat
-    logprobs: Logprobs | None = None  # where `n_logprobs` asked for them
+    logprobs: Logprobs | None = None  # None: no row lists any
 
 
 class Sampled(Protocol):

@@ -106,7 +106,7 @@ class Stage:
     parameter: str
     apply: Callable[[Candidates], None]
     facts: tuple[str, ...] = ()
-    closes: bool = True  # what it leaves is a short list of candidates, as a rule
+    closes: bool = True  # its result is a short list of candidates, as a rule
 
     def wanted(self, params: np.void) -> bool:
         return self is TEMPERATURE or bool(params[self.parameter] != OFF[self.parameter])
@@ -142,7 +142,7 @@ def chain_of(params: np.void) -> Chain:
 
 @cache
 def facts_of(chain: Chain) -> tuple[str, ...]:
-    """What must be known of whole rows: what the stages ask for, up to the first that leaves a short list."""
+    """Facts about whole rows that the stages need, up to the first one that leaves a short list."""
     wanted: dict[str, None] = {}
     for stage in chain:
         wanted |= dict.fromkeys(stage.facts)

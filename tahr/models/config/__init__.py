@@ -1,1 +1,1 @@
-"""What a model is, in numbers."""
+"""A model in numbers."""

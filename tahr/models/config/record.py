@@ -1,4 +1,4 @@
-"""What a model is, in numbers: one frozen record, whatever file it was read from."""
+"""A model in numbers: one frozen record, whatever file it was read from."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -41,12 +41,12 @@ class MoeConfig:
     n_active: int
     ffn_width: int
     renormalise: bool
-    shared_width: int = 0  # of the expert that every token goes to
-    shared_gate: bool = False  # its result is gated by a score of its own
+    shared_width: int = 0  # width of the expert that every token goes to
+    shared_gate: bool = False  # the shared expert's result is gated by a score of its own
     biased: bool = False  # router and experts have biases
     sigmoid: bool = False  # scores become shares by a sigmoid each, not by a softmax
     choice_bias: bool = False  # a stored bias counts for the choice of experts alone
-    n_groups: int = 0  # of experts: a token chooses among those of its `n_best_groups` best
+    n_groups: int = 0  # groups of experts: a token chooses among those of its `n_best_groups` best
     n_best_groups: int = 0
     group_top: int = 1  # experts that make up the worth of a group
     scale: float = 1.0
@@ -70,10 +70,10 @@ class DeltaConfig:
 class LatentConfig:
     """Latent attention: what a token keeps, and the parts of a head's query."""
 
-    q_rank: int  # of the vector that queries are linears of; 0: of the stream itself
-    rank: int  # of the vector that keys and values are linears of
+    q_rank: int  # width of the vector that queries are linears of; 0: the stream itself
+    rank: int  # width of the vector that keys and values are linears of
     nope_dim: int  # numbers of a query that are not rotated
-    rope_dim: int  # and those that are
+    rope_dim: int  # numbers of a query that are rotated
     value_dim: int
 
 
@@ -112,20 +112,20 @@ class ModelConfig:
     qkv_clip: float = 0.0  # queries, keys and values are held within +-this; 0: not
     attn_scaling: AttentionScaling | None = None
     unit_norms: bool = False  # queries and keys are normed head by head, without gains
-    n_positions: int = 0  # of a learned table
+    n_positions: int = 0  # rows of a learned table
     first_position: int = 0  # rows of that table before the one of position 0, where a file has them
     moe: MoeConfig | None = None
     delta: DeltaConfig | None = None
     latent: LatentConfig | None = None
-    mamba: StateSpaceSizes | None = None  # of recurrent layers
-    per_layer_width: int = 0  # of what every layer gets to know of a token besides the stream; 0: nothing
+    mamba: StateSpaceSizes | None = None  # sizes of state space layers
+    per_layer_width: int = 0  # width of an input that every layer reads beside the stream; 0: none
     n_kv_shared: int = 0  # last layers that read the keys and values of earlier ones
     bidirectional: bool = False  # an encoder: tokens see those after them too, and no text is generated
     generates: bool = True  # text; models that embed or score texts need no head
-    final_norm: bool = True  # after the last layer
-    n_labels: int = 0  # of a classifier of texts; 0: it is none
+    final_norm: bool = True  # a norm follows the last layer
+    n_labels: int = 0  # classes of a text classifier; 0: it is none
     paired_types: bool = False  # tokens of a pair's second text are other rows of the table than those of the first
-    guess: str = ""  # how the family was guessed, where the file did not say
+    guess: str = ""  # reason for the family, where the file did not name it
 
     def __post_init__(self) -> None:
         for wrong, sentence in self.complaints():
@@ -133,7 +133,7 @@ class ModelConfig:
                 raise CorruptFile(f"The model's configuration contradicts itself: {sentence}. Fetch the model again.")
 
     def complaints(self) -> list[tuple[bool, str]]:
-        """What cannot be, with the sentence that says so."""
+        """Contradictions, each with the sentence that names it."""
         heads = self.n_heads
         kv_heads = self.n_kv_heads
         head_dim = self.head_dim

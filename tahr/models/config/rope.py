@@ -14,7 +14,7 @@ from tahr.models.config.fields import Fields
 
 MOST_FACTOR = 1e4
 MOST_CONTEXT = 1 << 28
-MEAN_POSITIONS = 4096  # most texts are shorter
+MEAN_POSITIONS = 4096  # the mean key is taken over these: most texts are shorter
 Frequencies = NDArray[np.float64]
 
 
@@ -215,7 +215,7 @@ def positive_numbers(f: Fields, name: str) -> tuple[float, ...]:
 
 
 def sharpness(factor: float, weight: float = 1.0) -> float:
-    """What YaRN multiplies cos and sin with when a context grows by `factor`."""
+    """YaRN's factor on cos and sin when a context grows by `factor`."""
     return 1 + 0.1 * weight * math.log(factor) if factor > 1 else 1.0
 
 

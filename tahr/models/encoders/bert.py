@@ -79,7 +79,7 @@ LAYER_NAMES = {
     "intermediate.dense": "mlp.up_proj",
     "output.dense": "mlp.down_proj",
     "output.LayerNorm": "output_norm",
-    "gamma": "weight",  # as the first checkpoints have it
+    "gamma": "weight",  # first checkpoints only
     "beta": "bias",
 }
 TOP_NAMES = {

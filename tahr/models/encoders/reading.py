@@ -41,7 +41,7 @@ def one_label(n: int) -> int:
 
 
 def hf_encoding(config: Mapping[str, Any], cfg: ModelConfig, files: SentenceFiles | None) -> Encoding | None:
-    """What a checkpoint makes of texts; None: it generates."""
+    """How a checkpoint turns texts into vectors; None: it generates."""
     if cfg.n_labels:
         pooling = Fields(config, "config.json").text("classifier_pooling", "cls")
         if pooling not in ("cls", "mean"):
@@ -75,7 +75,7 @@ def has_sigmoid(config: Mapping[str, Any], stated: str = "") -> bool:
 
 
 def gguf_encoding(metadata: Mapping[str, Any], cfg: ModelConfig, tensors: Mapping[str, HostTensor]) -> Encoding | None:
-    """What the model of a GGUF makes of texts; None: it generates."""
+    """How the model of a GGUF turns texts into vectors; None: it generates."""
     f = Fields(metadata, "the GGUF metadata", prefix=f"{metadata['general.architecture']}.")
     kind = f.count("pooling_type", 255, default=0, least=0)
     if kind not in GGUF_POOLINGS:

@@ -19,7 +19,7 @@ MOST_MODULES = 8
 MOST_PROMPTS = 256
 MOST_PROMPT_CHARS = 16384
 PASSED_BY = ("Transformer", "Normalize")  # vectors are made 1 long unless a request says otherwise
-# By the flag of 1_Pooling/config.json, and by the name that newer files have.
+# Poolings by the flag of 1_Pooling/config.json, and by the name that newer files have.
 POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -28,25 +28,25 @@ POOLING_FLAGS = {
 }
 POOLING_NAMES = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last"}
 ACTIVATIONS = {"Identity": "", "Tanh": "tanh"}
-POOLED = "sentence_embedding"  # what modules call the vector of a text
+POOLED = "sentence_embedding"  # name that modules give to the vector of a text
 
 
 @dataclass(frozen=True, slots=True)
 class SentenceFiles:
-    """What those files say. Dense layers come with their tensors, as dense.0.weight and so on."""
+    """Contents of those files. Dense layers come with their tensors, as dense.0.weight and so on."""
 
     pooling: str = ""
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str = ""
     dense: tuple[Dense, ...] = ()
     max_tokens: int | None = None
-    activation: str = ""  # of a cross-encoder, as newer files name it
+    activation: str = ""  # activation of a cross-encoder, in newer files
     tensors: Mapping[str, HostTensor] = field(default_factory=dict)
     n_bytes: int = 0
 
 
 def read_sentence_files(directory: Path) -> SentenceFiles | None:
-    """What the files beside a checkpoint say; None: it was not saved by sentence-transformers."""
+    """Read the files beside a checkpoint; None: it was not saved by sentence-transformers."""
     modules = read_json(directory / "modules.json", list, MOST_JSON_BYTES)
     if modules is None:
         return None

@@ -67,7 +67,7 @@ def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 
 def shaped(cfg: ModelConfig, local: RopeConfig, softcap: float) -> ModelConfig:
-    """What both kinds of file leave unsaid."""
+    """Fill in the facts that both kinds of file leave out."""
     kinds = tuple(replace(kind, rope=local) if kind.window else kind for kind in cfg.kinds)
     return replace(cfg, kinds=kinds, embed_scale=cfg.width**0.5, logit_softcap=softcap)
 

@@ -55,7 +55,7 @@ class Gemma4Attention:
         memory = run.memory(self.source)
         q, *kv = x.linears(self.qkv)
         if kv:
-            kv = [kv[0], b.head_norm(kv[-1], self.ones, self.eps)]  # without values of their own, keys are the values
+            kv = [kv[0], b.head_norm(kv[-1], self.ones, self.eps)]  # keys serve as values where a layer has none
         q = b.rope_and_cache([q, *kv], Rotation(run.cos_sin(self.rope), "halves", self.norms), memory)
         return b.linear(b.attention(q, self.spec, memory), self.out)
 
@@ -161,7 +161,7 @@ def kind_of(kind: LayerKind, cfg: ModelConfig, ffn_width: int, heads: tuple[Rope
 
 
 def shaped(f: Fields, cfg: ModelConfig, kinds: list[LayerKind], head_dim: int, own: int, cap: str) -> ModelConfig:
-    """What both kinds of file leave unsaid."""
+    """Fill in the facts that both kinds of file leave out."""
     n_own = cfg.n_layers - cfg.n_kv_shared
     if {bool(kind.window) for kind in kinds[n_own:]} - {bool(kind.window) for kind in kinds[:n_own]}:
         raise CorruptFile("Layers of the model share keys that no layer has; fetch the model again.")

@@ -1,1 +1,1 @@
-"""What files of models say: config.json, GGUF metadata, quantised checkpoints."""
+"""Configurations of models as files hold them: config.json, GGUF metadata, quantised checkpoints."""

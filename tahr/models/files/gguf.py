@@ -67,7 +67,7 @@ def common(f: Fields, tensors: Mapping[str, HostTensor], family: Family) -> Mode
 
 
 def gguf_epsilon(f: Fields) -> float:
-    """Of RMS norms, or of layer norms."""
+    """The epsilon of RMS norms or of layer norms."""
     rms = "attention.layer_norm_rms_epsilon"
     return f.number(rms if f.get(rms) is not None else "attention.layer_norm_epsilon", 0, 0.1)
 
@@ -85,7 +85,7 @@ def refuse_odd_heads(f: Fields, head_dim: int) -> None:
 
 
 def count_vocab(tensors: Mapping[str, HostTensor]) -> int:
-    """As many tokens as the embedding has rows: metadata may count differently, or not at all."""
+    """Count tokens by the rows of the embedding: metadata may count differently, or not at all."""
     table = tensors.get("token_embd.weight")
     if table is None or len(table.shape) != 2 or not 0 < table.shape[0] <= limits.MOST_VOCAB:
         raise CorruptFile("The GGUF has no usable token_embd.weight, so it is no language model; choose another file.")
@@ -115,7 +115,7 @@ def gguf_experts(f: Fields, **more: Any) -> MoeConfig:
 
 
 def gguf_expert_width(f: Fields) -> int:
-    """As wide as a dense layer where nothing is said."""
+    """The width of an expert; without a word about it, the width of a dense layer."""
     dense = f.get("feed_forward_length")
     return f.count("expert_feed_forward_length", limits.MOST_FFN, default=dense if isinstance(dense, int) else None)
 

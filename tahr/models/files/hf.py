@@ -22,7 +22,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu2": "relu2",
 }
 MOST_THETA = 1e12
-# What the architecture of a checkpoint ends in where a classifier replaces the head of the language model.
+# Ends of an architecture's name where a classifier replaces the head of the language model.
 CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "RewardModel")
 
 
@@ -143,7 +143,7 @@ def activation(f: Fields, name: str) -> Activation:
 def hf_rope(f: Fields, head_dim: int, kind: str) -> RopeConfig:
     """The rope of layers of that kind: newer files keep it in `rope_parameters`, perhaps one per kind of layer."""
     params, scaling = (of_kind(f.part(name), kind) for name in ("rope_parameters", "rope_scaling"))
-    # As in transformers, `rope_scaling` counts where a file has both; it is only meant for layers that see everything.
+    # `rope_scaling` counts where a file has both, as in transformers; it is only meant for full attention.
     if not scaling.values or (params.values and kind != "full_attention"):
         scaling = params
     places = (scaling, params, f)

@@ -1,4 +1,4 @@
-"""What a config.json says about how its checkpoint is quantised, and how the parts of a matrix become one."""
+"""How a checkpoint is quantised, read from its config.json, and how the parts of a matrix become one."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -10,8 +10,8 @@ from tahr.weights.packed_layouts import Parts, awq, fp8, gptq, int_quantized, pa
 from tahr.weights.tensor import HostTensor
 from tahr.weights.ternary import ternary
 
-Join = Callable[[str, Parts], HostTensor]  # one matrix of its parts, given its name
-# By what holds the codes: the part of that name, or a weight stored in that format.
+Join = Callable[[str, Parts], HostTensor]  # makes a matrix of its parts, given its name
+# Keys are the parts of names that hold codes, or weights stored in that format.
 Scheme: TypeAlias = Mapping[str, Join]
 
 # Parts of matrices by the last word of their names.

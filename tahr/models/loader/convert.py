@@ -26,7 +26,7 @@ Change = Callable[[HostTensor], HostTensor]
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What a GGUF of the model holds, save for its tokenizer; `left_out` names tensors no language model needs."""
+    """Contents of a model's GGUF, save for its tokenizer; `left_out` names tensors no language model needs."""
 
     config: ModelConfig
     metadata: dict[str, Any]

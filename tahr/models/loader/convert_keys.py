@@ -26,9 +26,9 @@ ARCHITECTURES = {
     "granite": "granite",
     "gemma3": "gemma3",
 }
-PAIRED = ("llama", "mistral", "granite")  # their GGUFs hold queries and keys in pairs order
+PAIRED = ("llama", "mistral", "granite")  # families whose GGUFs hold queries and keys in pairs order
 LOCAL_THETA = 10000.0  # the base of windowed layers where nothing is said
-# What a GGUF says by the order or the values of its tensors rather than by a number.
+# Fields that a GGUF expresses by the order or the values of its tensors rather than by a number.
 TOLD_OTHERWISE = {"family", "rope_style", "norm_offset", "kinds", "guess"}
 
 

@@ -1,4 +1,4 @@
-"""From files to a decoder on a backend."""
+"""Files become a decoder on a backend."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,14 +52,14 @@ class OpenedModel:
     tensors: Mapping[str, HostTensor]
     n_bytes: int
     generation: Mapping[str, Any]
-    sentence: SentenceFiles | None = None  # what sentence-transformers saved beside a checkpoint
+    sentence: SentenceFiles | None = None  # settings that sentence-transformers saved beside a checkpoint
 
     def model_config(self) -> ModelConfig:
         """The model in numbers."""
         return from_gguf(self.config, self.tensors) if self.format == "gguf" else from_hf(self.config, self.name)
 
     def encoding(self, config: ModelConfig) -> Encoding | None:
-        """What the model makes of whole texts; None: it generates."""
+        """How the model turns whole texts into vectors; None: it generates."""
         return (
             gguf_encoding(self.config, config, self.tensors)
             if self.format == "gguf"
@@ -80,7 +80,7 @@ class Loaded:
     config: ModelConfig
     log: list[str]
     n_weight_bytes: int
-    sizes: Mapping[str, Weight] = field(default_factory=dict)  # of all matrices, without their data
+    sizes: Mapping[str, Weight] = field(default_factory=dict)  # all matrices, without their data
     n_vector_bytes: int = 0
 
 
@@ -136,7 +136,7 @@ def read_object(path: Path, needed: bool) -> dict[str, Any]:
     return value or {}
 
 
-BACKEND_ROUNDINGS = ("fp8",)  # of matrices, done by backends themselves
+BACKEND_ROUNDINGS = ("fp8",)  # formats that backends round matrices to themselves
 
 
 def load(

@@ -45,7 +45,7 @@ from tahr.models.files.gguf import read_gguf
 from tahr.models.files.hf import read_hf
 from tahr.weights.tensor import HostTensor
 
-# By `model_type` of config.json; some GGUF architectures have the same names.
+# Keys are the `model_type` of config.json; some GGUF architectures have the same names.
 FAMILIES: dict[str, Family] = {
     "llama": LLAMA,
     "mistral": MISTRAL,
@@ -186,7 +186,7 @@ def from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, HostTensor]) ->
 
 
 def model_type(config: Mapping[str, Any]) -> str:
-    """What a config.json says the model is; a multimodal one, what its text model is."""
+    """The family that a config.json names; for a multimodal model, that of its text model."""
     kind = str(config.get("model_type") or "")
     inner = config.get("text_config")
     return str(inner.get("model_type") or kind) if kind in WRAPPERS and isinstance(inner, Mapping) else kind

@@ -16,7 +16,7 @@ LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
 
 
 def gguf_name_of(name: str, layer_names: Mapping[str, str]) -> str:
-    """What GGUF files call a tensor of that canonical name; empty where they have no name for it."""
+    """A tensor's name in GGUF files by its canonical name; empty where they have none."""
     stem, _, kind = name.rpartition(".")
     top = {ours: theirs for theirs, ours in GGUF_TOP.items()}
     if stem in top:

@@ -7,7 +7,7 @@ from tahr.models.loader.registry import family_of_gguf, from_hf, unknown
 
 
 class Known(Protocol):
-    """What is known of a model: the config.json of a checkpoint, or the architecture of a GGUF."""
+    """Evidence about a model: the config.json of a checkpoint, or the architecture of a GGUF."""
 
     @property
     def name(self) -> str: ...

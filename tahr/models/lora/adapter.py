@@ -53,7 +53,7 @@ HALF_EXPONENT = {"F16": 0x7C00, "BF16": 0x7F80}  # all of its bits are set in nu
 
 @dataclass(frozen=True, slots=True)
 class AdapterTarget:
-    """What an adapter must know of the model it is to change."""
+    """The facts about a model that its adapters depend on."""
 
     name: str
     config: ModelConfig
@@ -62,12 +62,12 @@ class AdapterTarget:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adapter:
-    """What a low-rank adapter adds to the linears of a model, by their names."""
+    """Low-rank additions to the linears of a model, by their names."""
 
     factors: Mapping[str, LoraFactors]
     digest: str
     base: str = ""  # the model it was made for, as its file says
-    notes: tuple[str, ...] = ()  # what a user should know
+    notes: tuple[str, ...] = ()  # remarks for the user
 
     @property
     def rank(self) -> int:
@@ -89,7 +89,7 @@ class RawFactors:
     by_root: bool = False  # scaled by the root of the rank
 
     def scale(self, rank: int) -> float:
-        """What the product is multiplied by; alpha 0 stands for no scaling."""
+        """The factor on the product; alpha 0 stands for no scaling."""
         return float(self.alpha / (rank**0.5 if self.by_root else rank)) if self.alpha else 1.0
 
 
@@ -107,7 +107,7 @@ def make_adapter(raw: Mapping[str, RawFactors], target: AdapterTarget, base: str
 
 
 def refuse_unknown(raw: Mapping[str, RawFactors], target: AdapterTarget) -> None:
-    """What the adapter changes must be linears of the model."""
+    """Refuse an adapter that changes anything but linears of the model."""
     unknown = [name for name in raw if name not in target.linears]
     if not unknown:
         return

@@ -49,7 +49,7 @@ def read_gguf_adapter(path: Path, target: AdapterTarget) -> ReadAdapter:
 
 
 def check_kind(metadata: Mapping[str, Any], cfg: ModelConfig) -> None:
-    """It must be a LoRA adapter for an architecture like the model's."""
+    """Refuse files that are no LoRA adapter, or one for another architecture."""
     if metadata.get("general.type") != "adapter":
         raise AdapterError("The GGUF holds no adapter (its general.type says so): name an adapter's file.")
     if metadata.get("adapter.type") != "lora":

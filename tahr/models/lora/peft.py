@@ -28,7 +28,7 @@ TENSOR = re.compile(r"(?P<name>.+)\.lora_(?P<side>[AB])(\.[\w-]+)?\.weight")
 PREFIX = "base_model.model."
 COPY = ".base_layer.weight"
 MOST_ALPHA = 1e6
-# What must be absent, false or empty: the field, and what it would do.
+# Fields that must be absent, false or empty, each with the effect it would have.
 REFUSED = {
     "use_dora": "splits weights into length and direction (DoRA)",
     "use_qalora": "pools its inputs (QALoRA)",
@@ -140,7 +140,7 @@ def refusal(name: str) -> str:
 
 
 class LoraScaling:
-    """By what the product of each linear is multiplied."""
+    """Factors on the products of linears."""
 
     def __init__(self, config: Mapping[str, Any]):
         fields = Fields(config, CONFIG_NAME)

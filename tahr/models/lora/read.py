@@ -1,4 +1,4 @@
-"""What either reader of adapters gives."""
+"""The common result of both readers of adapters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

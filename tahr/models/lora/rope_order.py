@@ -12,7 +12,7 @@ REORDERED = frozenset(
 
 
 def to_pairs(name: str, b: HostTensor, cfg: ModelConfig) -> HostTensor:
-    """From the order of checkpoints to that of GGUF files, where the linear is one of queries or keys."""
+    """Turn rows from the order of checkpoints to that of GGUF files, if the linear makes queries or keys."""
     n_heads = heads_of(name, cfg)
     return reordered(b, n_heads, (2, -1)) if n_heads else b
 

@@ -42,7 +42,7 @@ class LatentAttention:
         q = b.join_heads(queries[1], b.head_linears(queries[0], self.absorb), self.n_heads)
         key = b.join_heads(k_rope, self.norm.apply(b, latent), 1)
         q = b.rope_and_cache([q, key], Rotation(run.cos_sin(self.rope), self.style), memory)
-        del queries, latent, k_rope, key  # their memory is free for what follows
+        del queries, latent, k_rope, key  # frees memory for the ops that follow
         if self.attn_scaling:
             q = b.scale_queries(q, self.attn_scaling, run.step)
         return b.linear(b.head_linears(b.attention(q, self.spec, memory), self.values), self.out)

@@ -1,4 +1,4 @@
-"""What the weights of recurrent layers have in common, however files store them."""
+"""Weights of recurrent layers, however files store them."""
 
 from math import prod
 

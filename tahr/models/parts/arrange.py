@@ -47,7 +47,7 @@ class Tensors(Mapping[str, HostTensor]):
         return len(self._made)
 
     def split(self, part: str, heights: Mapping[str, int], n_groups: int = 1) -> None:
-        """In every layer, cut the rows of `part` into those of other linears: so many each, `n_groups` times over."""
+        """Cut the rows of `part` into linears of these heights in every layer, `n_groups` times over."""
         for prefix, kind in self.found(part):
             whole = kept(self._made.pop(f"{prefix}{part}.{kind}"), len(heights))
             first = 0
@@ -64,18 +64,18 @@ class Tensors(Mapping[str, HostTensor]):
                 self._made[f"{prefix}{name}.{kind}"] = turned(stored) if kind == "weight" else stored
 
     def join_rows(self, parts: Sequence[str], name: str) -> None:
-        """In every layer that has them, make one matrix of several, one below the other."""
+        """Stack several matrices into one, in every layer that has them."""
         for prefix, kind in self.found(parts[0]):
             self._made[f"{prefix}{name}.{kind}"] = joined([self.take(f"{prefix}{p}.{kind}") for p in parts])
 
     def as_matrix(self, part: str) -> None:
-        """In every layer, take a vector for the only row of a matrix."""
+        """Turn a vector into a matrix of one row, in every layer."""
         for prefix, kind in self.found(part):
             stored = self._made[f"{prefix}{part}.{kind}"]
             self._made[f"{prefix}{part}.{kind}"] = one_row(stored)
 
     def as_stack(self, part: str, n: int) -> None:
-        """In every layer, take the rows of a matrix for those of `n` matrices."""
+        """Turn the rows of a matrix into `n` matrices, in every layer."""
         for prefix, kind in self.found(part):
             stored = self._made[f"{prefix}{part}.{kind}"]
             self._made[f"{prefix}{part}.{kind}"] = stack_of(stored, n)
@@ -86,7 +86,7 @@ class Tensors(Mapping[str, HostTensor]):
             self._made[re.sub(pattern, replacement, name)] = self._made.pop(name)
 
     def join_mxfp4(self, part: str) -> None:
-        """In every layer, make one MXFP4 matrix of the codes and the scales that a checkpoint has apart."""
+        """Make one MXFP4 matrix of a checkpoint's separate codes and scales, in every layer."""
         for prefix, kind in self.found(f"{part}_blocks"):
             codes, scales = (self.take(f"{prefix}{part}_{side}.{kind}") for side in ("blocks", "scales"))
             self._made[f"{prefix}{part}.{kind}"] = mxfp4(codes, scales)
@@ -96,18 +96,18 @@ class Tensors(Mapping[str, HostTensor]):
         self._made[name] = Joined(name, {old: self._made.pop(old) for old in names}, make)
 
     def file_name(self, name: str) -> str:
-        """What the file calls a tensor; one that is made of several is not made for that."""
+        """A tensor's name in its file; a joined tensor is not computed for this."""
         made = self._made[name]
         return made.name if isinstance(made, Joined) else made().name
 
     def make_of(self, name: str) -> Make:
-        """What makes a tensor, to be used by another; the tensor must be there."""
+        """The maker of a tensor, which must be there, for use in another one."""
         if name not in self._made:
             raise CorruptFile(f"The model has no tensor {name}; the file is incomplete, fetch the model again.")
         return self._made[name]
 
     def take(self, name: str) -> Make:
-        """The same, where the tensor becomes a part of another and is no longer known by its own name."""
+        """Move a tensor into another one: its maker is returned and its own name forgotten."""
         made = self.make_of(name)
         self.drop(name)
         return made

@@ -34,7 +34,7 @@ class Mixer(Sublayer, Protocol):
 
     @property
     def memory(self) -> LayerShape:
-        """What it remembers."""
+        """The layer's memory."""
 
 
 class Attention:
@@ -94,7 +94,7 @@ class Attention:
         return cfg.qkv_bias and not qk_norm and not self.spec.softcap and self.spec.sinks is None
 
     def prepared(self, run: ForwardPass, qkv: list[Tensor]) -> list[Tensor]:
-        """What some families do to queries, keys and values before rope."""
+        """Hook for families that change queries, keys and values before rope."""
         if self.clip:
             qkv = [run.backend.clip(x, self.clip) for x in qkv]
         if self.row_norms:
@@ -120,7 +120,7 @@ def alibi_slopes(cfg: ModelConfig) -> list[float]:
 
 
 def key_mean(cfg: ModelConfig, rope: RopeConfig, w: Weights) -> Vector:
-    """What biases add to the keys of all tokens alike: often far more than the tokens themselves, see `Rotation`."""
+    """The part of keys that biases make equal for all tokens: often far more than the rest, see `Rotation`."""
     bias = w.find("k_proj.bias", (cfg.n_kv_heads * cfg.head_dim,)).dense().reshape(cfg.n_kv_heads, cfg.head_dim)
     return w.upload(mean_rotated(bias, rope, cfg.rope_style, cfg.max_context).reshape(-1))
 
@@ -139,7 +139,7 @@ class GatedMLP:
         return self.downward(run.backend, x.gated(self.gate_up, self.act))
 
     def of_rows(self, b: Backend, rows: Tensor) -> Tensor:
-        """The same for rows that another sublayer reads too."""
+        """Compute from rows that another sublayer reads too."""
         return self.downward(b, b.gated(rows, self.gate_up, self.act))
 
     def downward(self, b: Backend, inner: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a model makes of whole texts: which states become a vector, what is put before a text, what follows."""
+"""How whole texts become vectors: the states that are pooled, prompts before a text, and layers after pooling."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,11 +20,11 @@ class Dense:
 class Encoding:
     """How a model embeds texts or, if it is a cross-encoder, scores pairs of them."""
 
-    pooling: str = "mean"  # one of POOLINGS
-    prompts: Mapping[str, str] = field(default_factory=dict)  # by name: what is put before a text
+    pooling: str = "mean"  # a key of POOLINGS
+    prompts: Mapping[str, str] = field(default_factory=dict)  # texts put before others, by name
     default_prompt: str = ""  # the name of the one that texts get where none is asked for
     dense: tuple[Dense, ...] = ()
-    max_tokens: int | None = None  # of a text; None: as many as the model has positions
+    max_tokens: int | None = None  # limit on a text; None: all positions of the model
     scores_pairs: bool = False
-    sigmoid: bool = True  # of a cross-encoder: scores are probabilities
-    note: str = ""  # what the load log says about it
+    sigmoid: bool = True  # a cross-encoder's scores are probabilities
+    note: str = ""  # remark for the load log

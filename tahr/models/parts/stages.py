@@ -8,7 +8,7 @@ from tahr.models.config.record import ModelConfig
 
 
 class Carried(NamedTuple):
-    """What the next stage reads, or after the last layer the hidden rows. Everything added so far is in `rows`."""
+    """Input of the next stage, or after the last layer the hidden rows. Everything added so far is in `rows`."""
 
     rows: Tensor
     per_layer: Tensor | None = None  # inputs of all layers besides the stream, in families that have them

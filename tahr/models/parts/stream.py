@@ -1,4 +1,4 @@
-"""What layers work on: the residual stream, its norms, and what every sublayer needs while a step is computed."""
+"""The residual stream, its norms, and the state that sublayers share while a step is computed."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ from tahr.models.parts.weights import Norm
 
 
 class ForwardPass:
-    """What every sublayer needs while one step is computed: the device, the step, the memory of layers, ropes."""
+    """State that sublayers share while one step is computed: the device, the step, the memory of layers, ropes."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class ForwardPass:
         self.kv = kv
         self._ropes = ropes
         self._first_layer = first_layer  # the one whose memory is the store's first
-        self.per_layer: Tensor | None = None  # what all layers get to know of a token besides the stream
+        self.per_layer: Tensor | None = None  # input of all layers beside the stream
         self._cos_sin: dict[RopeConfig, Tensor] = {}
 
     def cos_sin(self, rope: RopeConfig) -> Tensor:
@@ -43,7 +43,7 @@ class ForwardPass:
         return self._cos_sin[rope]
 
     def memory(self, layer: int) -> LayerMemory:
-        """What a layer remembers."""
+        """The memory of a layer."""
         return LayerMemory(self.step, self.kv, layer - self._first_layer)
 
 
@@ -73,7 +73,7 @@ class ResidualStream:
         return ResidualStream(self.backend, self.rows, self.scale)
 
     def take_pending(self, norm: Norm) -> AddedNorm:
-        """What the next norm reads, for an op that also returns the new rows of the stream."""
+        """Take the pending addition for the next norm, as an op that also returns the new rows of the stream."""
         assert self.pending is not None
         pending = self.pending
         self.pending = None

@@ -1,4 +1,4 @@
-"""What follows pooling: linears that turn the vector of a text into its embedding, or into the score of a pair."""
+"""Layers after pooling: linears that turn the vector of a text into its embedding, or into the score of a pair."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ ACTIVATIONS: dict[str, Callable[[Backend, Tensor], Tensor]] = {
     "tanh": lambda backend, x: backend.softcap(x, 1.0),
     "gelu": lambda backend, x: backend.activate(x, None, "gelu"),
 }
-# What follows the first linear of a family's classifier.
+# Activations after the first linear of a family's classifier.
 CLASSIFIERS = {"bert": "tanh", "roberta": "tanh", "modernbert": "gelu"}
 
 

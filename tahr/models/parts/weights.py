@@ -90,7 +90,7 @@ def gguf_name(name: str, layer_names: Mapping[str, str]) -> str:
     if stem in GGUF_TOP:
         return f"{GGUF_TOP[stem]}.{kind}"
     if (found := re.fullmatch(r"blk\.(\d+)", stem)) and kind in layer_names:
-        return f"model.layers.{found[1]}.{layer_names[kind]}"  # one of the few without a suffix
+        return f"model.layers.{found[1]}.{layer_names[kind]}"  # an exception: names without a suffix
     if found := re.fullmatch(r"blk\.(\d+)\.(\w+)", stem):
         layer, part = found.groups()
         if canonical := layer_names.get(part) or GGUF_LAYER.get(part):
@@ -123,14 +123,14 @@ class Norm:
 
 @dataclass(slots=True)
 class LoadCounts:
-    """What has been handed to the backend so far."""
+    """Record of everything handed to the backend so far."""
 
     names: set[str] = field(default_factory=set)
-    n_tensors: Counter[tuple[str, str]] = field(default_factory=Counter)  # by stored format and kernel
+    n_tensors: Counter[tuple[str, str]] = field(default_factory=Counter)  # keys are stored format and kernel
     n_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     n_vector_bytes: int = 0
-    sizes: dict[str, Weight] = field(default_factory=dict)  # by canonical name, without data
-    linears: dict[str, LinearShape] = field(default_factory=dict)  # what adapters may change, by name
+    sizes: dict[str, Weight] = field(default_factory=dict)  # keys are canonical names; no data
+    linears: dict[str, LinearShape] = field(default_factory=dict)  # targets of adapters, by name
 
     def add(self, name: str, weight: Weight) -> None:
         """Count a matrix; its data are not kept, because the backend may join it with others."""
@@ -171,7 +171,7 @@ class Weights:
         self.prefix = prefix
         self.counts = LoadCounts() if counts is None else counts
         self.change = change
-        self.lora_rows = lora_rows  # that the backend keeps for adapters behind each linear of a layer
+        self.lora_rows = lora_rows  # adapter rows behind each linear of a layer
 
     def at(self, name: str) -> "Weights":
         """The tensors below `name`."""

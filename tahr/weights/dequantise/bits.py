@@ -20,7 +20,7 @@ def join(low: Bytes, high: Bytes, at: int) -> Bytes:
 
 
 def words(packed: Bytes, dtype: str) -> NDArray[np.generic]:
-    """The same bytes as little-endian numbers, e.g. `[n, 8]` bytes as `[n, 2]` of `<u4`."""
+    """View bytes as little-endian numbers, e.g. `[n, 8]` bytes as `[n, 2]` of `<u4`."""
     return np.ascontiguousarray(packed).view(dtype)
 
 

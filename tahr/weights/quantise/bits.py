@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from tahr.weights.dequantise.bits import Bytes, Floats
 
-Codes = NDArray[Any]  # of bytes; shifting makes a type checker forget that
+Codes = NDArray[Any]  # bytes; shifting makes a type checker forget that
 
 
 def pack(codes: Codes, width: int, group: int) -> Bytes:
-    """What `bits.unpack` takes apart: codes of `width` bits, `group` bytes at a time."""
+    """Pack codes of `width` bits, `group` bytes at a time: the inverse of `bits.unpack`."""
     shifts = np.arange(0, 8, width, dtype=np.uint8)[:, None]
     parts = codes.reshape(len(codes), -1, 8 // width, group) << shifts
     packed: Bytes = np.bitwise_or.reduce(parts, axis=2).reshape(len(codes), -1)

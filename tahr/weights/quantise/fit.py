@@ -15,7 +15,7 @@ Levels = Callable[[Floats], Floats]  # scaled values -> the levels that codes st
 
 
 def largest(x: Floats) -> Floats:
-    """Of each column the value that is furthest from zero, with its sign."""
+    """The value of each column that is furthest from zero, with its sign."""
     found: Floats = np.take_along_axis(x, np.abs(x).argmax(axis=0, keepdims=True), axis=0)[0]
     return found
 
@@ -34,7 +34,7 @@ def fit_scale(x: Floats, reach: Iterable[float], levels: Levels) -> Floats:
         level = levels(x * (np.float32(at) * per_level))
         match = (weighted * level).sum(axis=0)
         size = (weights * level * level).sum(axis=0)
-        gain = match * match * inverse(size)  # how much of the squares this try explains
+        gain = match * match * inverse(size)  # share of the squares that this try explains
         better = gain > best
         best = np.where(better, gain, best)
         scale = np.where(better, match * inverse(size), scale)

@@ -59,7 +59,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What a name like Q4_K_M means: the number GGUF files give it, the format of most tensors, and the exceptions."""
+    """A recipe such as Q4_K_M: the number GGUF files give it, the format of most tensors, and the exceptions."""
 
     file_type: int
     format: str

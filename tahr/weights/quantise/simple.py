@@ -5,7 +5,7 @@ import numpy as np
 from tahr.weights.dequantise.bits import Bytes, Floats
 from tahr.weights.quantise.bits import blocks_of, half_bytes, inverse, pack
 
-INFINITY = 0x7F80  # in bf16, without its sign
+INFINITY = 0x7F80  # bf16 without its sign
 
 
 def f32(blocks: Floats) -> Bytes:
@@ -18,7 +18,8 @@ def f16(blocks: Floats) -> Bytes:
 
 def bf16(blocks: Floats) -> Bytes:
     bits = np.ascontiguousarray(blocks).view(np.uint32)
-    # To nearest, ties to even; adding cannot carry past infinity because values are finite, but it can carry to it.
+    # Round to nearest, ties to even; adding cannot carry past infinity because values are finite, but it can carry to
+    # it.
     upper = (bits + np.uint32(0x7FFF) + (bits >> 16 & np.uint32(1))) >> 16
     if (upper & np.uint32(0x7FFF) == INFINITY).any():
         raise FloatingPointError("overflow")

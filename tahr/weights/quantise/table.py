@@ -8,7 +8,7 @@ from tahr.weights.quantise.bits import blocks_of, columns, half_bytes, inverse, 
 from tahr.weights.quantise.fit import fit_scale
 from tahr.weights.quantise.k_formats import signed_scales
 
-REACH = IQ4_VALUES[0] + np.arange(-7, 8)  # where the largest value of a group may land
+REACH = IQ4_VALUES[0] + np.arange(-7, 8)  # target codes for a group's largest value
 # The borders between IQ4 values are whole or half numbers, so doubled and rounded down a number finds its code here.
 IQ4_CODES = np.searchsorted((IQ4_VALUES[1:] + IQ4_VALUES[:-1]) / 2, np.arange(-256, 256) / 2, side="right").astype(
     np.uint8
@@ -44,6 +44,6 @@ def mxfp4(blocks: Floats) -> Bytes:
     top = np.abs(blocks).max(axis=1, keepdims=True)
     # A power of two that brings the largest value to between 4 and 8; values above 6 become 6.
     exponent = np.clip(np.frexp(top)[1] - 3 + 127, 0, 254) * (top > 0)
-    halved = np.ldexp(blocks, 1 - (exponent - 127))  # in units of half the scale, as the table is
+    halved = np.ldexp(blocks, 1 - (exponent - 127))  # the table's unit: half the scale
     codes = np.abs(halved[:, :, None] - FP4_VALUES).argmin(axis=2)
     return blocks_of(exponent.astype(np.uint8), pack(codes.astype(np.uint8), 4, 16))

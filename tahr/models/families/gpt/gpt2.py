@@ -46,7 +46,7 @@ def split_qkv(cfg: ModelConfig, tensors: Tensors) -> Tensors:
 
 
 def split_by_head(cfg: ModelConfig, tensors: Tensors) -> Tensors:
-    """The same where checkpoints have the heads that share a key, that key and its value, then the next ones."""
+    """Split rows that checkpoints hold by key head: its queries, the key, the value, then those of the next one."""
     heights = {name: n // cfg.n_kv_heads for name, n in qkv_heights(cfg).items()}
     tensors.split("self_attn.qkv_by_head", heights, n_groups=cfg.n_kv_heads)
     return split_qkv(cfg, tensors)
@@ -77,7 +77,7 @@ def positioned(cfg: ModelConfig) -> ModelConfig:
     return replace(unrotated(layer_normed(cfg)), n_positions=cfg.max_context)
 
 
-# What the configs and checkpoints of this time have in common.
+# Names that the configs and checkpoints of this time share.
 FIELDS = {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "rms_norm_eps": "layer_norm_epsilon"}
 LAYERS_AND_NORM = {"h": "model.layers", "ln_f": "model.norm"}
 BY_HEAD = {

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tahr.models.config.record import ModelConfig
 
-MOST_TAPS = 64  # of a convolution
+MOST_TAPS = 64  # limit on the taps of a convolution
 
 
 def by_interval(cfg: ModelConfig, interval: int) -> list[bool]:

@@ -22,7 +22,7 @@ from tahr.models.parts.weights import Weights
 # gating functions, by their numbers in GGUFs
 SOFTMAX = 1
 SIGMOID = 2
-GLM_LAYERS = (47, 48)  # of GLM 4.7 Flash, whose first GGUFs do not say how they choose
+GLM_LAYERS = (47, 48)  # layers of GLM 4.7 Flash, whose first GGUFs do not say how experts are chosen
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
@@ -163,7 +163,7 @@ GGUF_NAMES = {
 HF_NAMES = {"e_score_correction_bias": "e_score_correction.bias"}
 V3_DEFAULTS = {"num_experts_per_tok": 8, "n_group": 8, "topk_group": 4, "first_k_dense_replace": 3}
 LITE_DEFAULTS = {"num_experts_per_tok": 4, "first_k_dense_replace": 1}
-HF_FIELDS = {"head_dim": "qk_rope_head_dim"}  # what rope turns
+HF_FIELDS = {"head_dim": "qk_rope_head_dim"}  # the part of a head that rope turns
 SAMPLING = SamplingParams(temperature=0.6, top_p=0.95)
 family = partial(
     Family, build=build, gguf_names=GGUF_NAMES, hf_names=HF_NAMES, hf_fields=HF_FIELDS, arrange=arrange,

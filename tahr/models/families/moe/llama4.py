@@ -20,7 +20,7 @@ from tahr.models.parts.arrange import Tensors
 from tahr.models.parts.blocks import Attention
 from tahr.models.parts.weights import Weights
 
-# What GGUFs do not say.
+# Chunk length, which GGUFs do not hold.
 CHUNK = 8192
 PERIOD = 4
 ATTENTION_SCALING = AttentionScaling(0.1, 8192, 1)

@@ -12,7 +12,7 @@ from tahr.models.family import Family
 from tahr.models.files.gguf import gguf_experts
 from tahr.models.files.hf import hf_experts, with_experts
 
-JITTER = 0.01  # where a file does not say
+JITTER = 0.01  # default of files that hold none
 
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
