@@ -17,8 +17,8 @@ class Collector:
         self._lock = Lock()
         self._n_holders = 0
         self._before = gc.get_threshold()
-        self._n_off = 0  # those who want it not to run
-        self._was_on = True  # before the first of them
+        self._n_off = 0  # users that need the collector off
+        self._was_on = True  # state before the first of them
 
     @contextmanager
     def rare(self) -> Iterator[None]:

@@ -1,11 +1,11 @@
-"""What a user can catch. Every message is a full sentence that says what is wrong and what to do about it."""
+"""Errors that a user can catch. Every message is a full sentence that says what is wrong and what to do about it."""
 
 import re
 
-# What a terminal obeys instead of showing it: control characters, marks that turn the direction of writing, and halves
-# of characters, which cannot be written at all. Line breaks and tabs stay.
+# Characters that a terminal obeys instead of showing them: control characters, marks that turn the direction of
+# writing, and halves of characters, which cannot be written at all. Line breaks and tabs stay.
 _UNPRINTABLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-MAX_CHARS = 2000  # of a message: what a file calls something may be of any length
+MAX_CHARS = 2000  # limit on a message: names in files may be of any length
 
 
 def printable(text: str) -> str:

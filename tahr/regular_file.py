@@ -15,7 +15,7 @@ NOT_REGULAR = "it is not a regular file"
 
 def open_regular(path: Path) -> int:
     """A descriptor to read a regular file by; never waits, whatever the path names and however often it changes."""
-    _refuse_others(path, path.stat())  # before it is opened, because opening some devices does something
+    _refuse_others(path, path.stat())  # goes first, because opening some devices does something
     descriptor = os.open(path, FLAGS)
     try:
         _refuse_others(path, os.fstat(descriptor))
@@ -48,7 +48,7 @@ def read_text(path: Path, most_bytes: int, errors: str = "strict") -> str:
 
 
 def read_piped(path: Path, most_bytes: int) -> bytes:
-    """What a person at a shell names, which may be a pipe that the shell makes (`<(command)`): this may wait."""
+    """Read a file that a person at a shell names, which may be a pipe of the shell (`<(command)`): this may wait."""
     with path.open("rb") as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:

@@ -64,7 +64,7 @@ def server_tokenizer(server: BenchTarget) -> Encode:
     """Tokenising by the server itself, at /tokenize."""
 
     async def encode(text: str) -> list[int]:
-        if not text:  # as recorded conversations have it; some servers refuse it
+        if not text:  # recorded conversations may have none; some servers refuse it
             return []
         body = {"model": server.model, "prompt": text, "add_special_tokens": False}
         reply = await fetch(server.target, "POST", "/tokenize", body)
@@ -122,7 +122,7 @@ def check_errors(plan: BenchPlan, cells: Sequence[Cell]) -> None:
 
 
 def facts_of(plan: BenchPlan) -> dict[str, Any]:
-    """What shapes the load, for the record."""
+    """Facts that shape the load, for the record."""
     return {
         "dataset": plan.dataset,
         "n_prompts": plan.n_prompts,

@@ -42,7 +42,7 @@ class Target:
 
 
 def parse_target(url: str, api_key: str | None = None) -> Target:
-    """From a base URL, with or without the /v1 that OpenAI's clients put at its end."""
+    """Parse a base URL, with or without the /v1 that OpenAI's clients put at its end."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -65,7 +65,7 @@ class Response:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.sent_at = self.now = 0.0  # `now`: when the last bytes came
-        self.keeps_alive = False  # it is complete, and its connection may serve another request
+        self.keeps_alive = False  # the response is complete, and its connection may serve another request
         self._on_part = on_part
         self._parser = httptools.HttpResponseParser(self)
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -161,7 +161,7 @@ class Connections:
                 return response
             except BrokenResponse:
                 if response.status:
-                    raise  # else the server has closed the connection meanwhile, as it may
+                    raise  # a server may close an idle connection
         response = Response(on_part)
         await self._use(await self._open(), whole, response)
         return response

@@ -19,7 +19,7 @@ async def press(level: Level, loads: Sequence[Load], measure: Measure, seed: str
 
 
 async def closed_loop(loads: Sequence[Load], concurrency: int, measure: Measure) -> list[Record]:
-    """So many clients, each of which sends its next request when its last one has ended."""
+    """Run `concurrency` clients, each of which sends its next request when its last one has ended."""
     left = iter(loads)
     records: list[Record] = []
 
@@ -39,5 +39,5 @@ async def open_loop(loads: Sequence[Load], rate: float, measure: Measure, rng: r
     for load in loads:
         await asyncio.sleep(max(0.0, due - clock()))
         tasks.append(asyncio.ensure_future(measure(load)))
-        due += rng.expovariate(rate)  # from when it was due, so that a late wake-up does not lower the rate
+        due += rng.expovariate(rate)  # counted from the due time, so that a late wake-up does not lower the rate
     return list(await asyncio.gather(*tasks))

@@ -1,4 +1,4 @@
-"""From records to figures. Times are reported in milliseconds, rates per second."""
+"""Records become figures. Times are reported in milliseconds, rates per second."""
 
 import math
 from collections.abc import Sequence
@@ -108,7 +108,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def half_width(values: Sequence[float]) -> float | None:
-    """Of the 95 % confidence interval of the mean of runs; None where there are too few to say."""
+    """Half of the 95 % confidence interval of the mean of runs; None where there are too few to say."""
     n = len(values)
     return t95(n - 1) * stdev(values) / math.sqrt(n) if n >= MIN_REPEATS_FOR_CI else None
 
@@ -121,7 +121,7 @@ def t95(n_free: int) -> float:
 
 
 def totals(runs: Sequence[LoadRun]) -> dict[str, Any]:
-    """What happened how often, per run and in all."""
+    """Counts of events, per run and in all."""
     return {
         "completed_per_run": [run.n_completed for run in runs],
         "errored_per_run": [run.n_errored for run in runs],

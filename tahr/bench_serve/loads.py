@@ -33,7 +33,7 @@ MAX_BOTH = 2048
 
 
 async def make_maker(plan: BenchPlan, model: str, encode: Encode) -> "Maker":
-    """What makes the requests of each run."""
+    """Make the maker of each run's requests."""
     if plan.dataset == "sharegpt":
         assert plan.dataset_path is not None
         pairs = read_sharegpt(Path(plan.dataset_path))

@@ -51,13 +51,13 @@ class Load:
 
 @dataclass(slots=True)
 class Record:
-    """What became of a request. Times are of one monotonic clock, in seconds."""
+    """Course of one request. Times are of one monotonic clock, in seconds."""
 
     sent_at: float
     ended_at: float = 0.0
-    text_at: list[float] = field(default_factory=list)  # when each chunk with text came
+    text_at: list[float] = field(default_factory=list)  # times of chunks with text
     n_prompt: int = 0
-    n_output: int = 0  # as the server counts
+    n_output: int = 0  # the server's count
     faults: list[str] = field(default_factory=list)
     detail: str = ""  # the first thing that went wrong, in a sentence
 
@@ -146,7 +146,7 @@ async def measure(connections: Connections, load: Load, timeout_s: float) -> Rec
         record.blame("malformed_stream", str(error))
     except OSError as error:
         record.blame("connection_failed", f"The connection failed: {error}.")
-    if not record.ok or not record.ended_at:  # one that failed lasted until it was given up
+    if not record.ok or not record.ended_at:  # a failed request lasted until it was given up
         record.ended_at = perf_counter()
     return record
 
@@ -223,7 +223,7 @@ def is_bulk(n_tokens: int, took_s: float) -> bool:
 
 
 def text_of(choice: dict[str, Any]) -> str:
-    """What a chunk adds, in a chat (reasoning included) or a completion."""
+    """Text of a chunk in a chat (reasoning included) or a completion."""
     delta = choice.get("delta")
     if delta is None:
         return choice.get("text") or ""

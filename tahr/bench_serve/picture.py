@@ -6,7 +6,7 @@ from typing import Any
 
 from tahr.bench_serve.report import NAMES, Report, label
 
-# What each panel shows: a figure, and which of its values.
+# Panels: each shows a figure, and some of its values.
 PANELS = (
     ("output_throughput", ("mean",)),
     ("ttft_ms", ("p50", "p99")),

@@ -1,4 +1,4 @@
-"""What a bench is asked to do."""
+"""Plan of a bench."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar

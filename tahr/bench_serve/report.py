@@ -1,4 +1,4 @@
-"""What a bench found, for programs and for people."""
+"""Results of a bench, for programs and for people."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What values of options are allowed, and how a value is made tidy."""
+"""Allowed values of options, and their tidy form."""
 
 import math
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""What an engine is configured to be."""
+"""Configuration of an engine."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -27,32 +27,33 @@ SCHEDULING_POLICIES = ("fcfs", "priority", "shortest_job_first", "sjf")
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What an engine is asked to be."""
+    """Configuration of an engine."""
 
     backend: str = "auto"
     n_threads: int | None = None  # None: one per core
     context_size: int | None = None  # None or 0: the model's own, as far as memory allows
     context_share: float | None = None  # a part of the model's own, where no size is given
     kv_dtype: str | None = None  # None: the backend's default; see `kv_type`
-    quantize: str | None = None  # what a float checkpoint becomes at load, such as int8; None: it stays as it is
+    # format that a float checkpoint is rounded to at load, such as int8; None: it stays as it is
+    quantize: str | None = None
     page_size: int = 32
     kv_bytes: int | None = None  # None: enough for max_batch_size sequences, at most a quarter of free memory
     tokenizer: str | None = None  # a tokenizer.json or a directory with one; None: the model's own
     chat_template: str | None = None  # a file with a Jinja template; None: the model's own
-    tool_call_parser: str | None = None  # how the model writes tool calls; None: its template shows that
+    tool_call_parser: str | None = None  # the model's way to write tool calls; None: its template shows that
     gpu_memory_utilization: float | None = None  # the share of a GPU that weights, KV and steps may take; None: 0.9
     deterministic: bool = False  # a reply never depends on the rest of the batch: always so on a CPU, slower on a GPU
     admit_below: float = 0.9  # share of the KV pool that new requests may fill; the rest is for growing
     scheduling_policy: str = "fcfs"
     # Sizes of steps; None: what suits the backend, see `Backend.step_defaults`.
     max_batch_size: int | None = None  # requests that run at once
-    max_prefill_batch: int | None = None  # of them, those whose prompt is computed in one step
-    max_decode_batch: int | None = None  # of them, those that get a token in one step; None: all
-    max_decode_tokens: int = 4096  # of all sequences that decode in a step: whichever of the two is less
+    max_prefill_batch: int | None = None  # running sequences whose prompt is computed in one step
+    max_decode_batch: int | None = None  # running sequences that get a token in one step; None: all
+    max_decode_tokens: int = 4096  # tokens of all sequences that decode in a step: whichever limit is less
     prefill_chunk_size: int | None = None  # tokens of one prompt in one step
-    max_prefill_tokens: int | None = None  # of all prompts in one step
-    active_prefill_tokens: int | None = None  # the same for steps in which others get a token; None: no less
-    prefill_first_until_active: int = 0  # while fewer decode, prompts are computed before any sequence gets a token
+    max_prefill_tokens: int | None = None  # tokens of all prompts in one step
+    active_prefill_tokens: int | None = None  # limit on prompt tokens while other sequences decode; None: no less
+    prefill_first_until_active: int = 0  # prompts go first while fewer sequences decode
     prefix_cache: bool = True
     cache_max_entries: int | None = None  # pages that can be found again; None: the whole pool
     cache_max_tokens: int | None = None

@@ -22,7 +22,7 @@ from tahr.errors import ConfigError
 from tahr.grammar.spec import Grammar
 
 DEFAULT_MAX_TOKENS = 1024
-UNLIMITED_TOKENS = 2**31 - 1  # as many as the context has room for
+UNLIMITED_TOKENS = 2**31 - 1  # the length ends with the context
 
 BIAS = Range(-100, 100)
 Breaker = str | tuple[int, ...]  # a text, or the ids of the tokens that make it up
@@ -102,14 +102,14 @@ class SamplingParams(KeptHash):
     ignore_eos: bool = False
     n_indent: int = 0  # spaces or tabs that lines after the first begin with; the text ends before one with fewer
     t_max_predict_ms: int = 0  # the text ends with the line in which so much time has passed since its first; 0: any
-    logprobs: int | None = None  # how many of the likeliest tokens to list beside the picked one; 0: only that one
+    logprobs: int | None = None  # likeliest tokens to list beside the sampled one; 0: none
     prompt_logprobs: int | None = None
     priority: int = 0  # higher goes first
     cache_salt: str = ""
     cache_prompt: bool = True
     thinking_budget: int | None = None  # tokens of a block of thinking, which is then closed; None: as many as it takes
     grammar: Grammar | None = None  # the text must be in this language
-    grammar_after: tuple[int, ...] = ()  # it begins after these tokens in a row, such as </think>; empty: at once
+    grammar_after: tuple[int, ...] = ()  # tokens in a row that it begins after, such as </think>; empty: at once
     speculative: bool = True  # whether its tokens may be guessed ahead, where the engine does so: the reply is the same
     lora: str | tuple[LoraChoice, ...] = ()  # adapters to add to the model, by name
     # Settings asked for with the very value they have by default: only `of` can tell that from silence.
@@ -154,10 +154,10 @@ class SamplingParams(KeptHash):
         "speculative": bool,
     }
     TOKEN_LISTS: ClassVar[tuple[str, ...]] = ("banned_tokens", "allowed_tokens", "stop_token_ids")
-    # What other programs write for these settings, and what it means here.
+    # Values that other programs give a meaning of their own, and the value that means it here.
     CONVENTIONS: ClassVar[dict[str, tuple[int, int | float | None]]] = {
         "top_k": (-1, 0),
-        "top_p": (0, 1e-6),  # only the most likely token
+        "top_p": (0, 1e-6),  # the likeliest token alone
         "seed": (-1, None),
         "max_tokens": (-1, UNLIMITED_TOKENS),
         "t_max_predict_ms": (-1, 0),
@@ -202,7 +202,7 @@ class SamplingParams(KeptHash):
         return name in self.pinned or getattr(self, name) != sampling_default(name)
 
     def over(self, defaults: "SamplingParams") -> "SamplingParams":
-        """These values, with `defaults` filling in what was not asked for."""
+        """A copy whose open values come from `defaults`."""
         filled = {
             name: getattr(defaults, name)
             for name in sampling_names()
@@ -213,7 +213,7 @@ class SamplingParams(KeptHash):
         return replace(self, **give_way(self, filled), pinned=self.pinned | defaults.pinned)
 
     def completed(self, defaults: "SamplingParams", changes: Mapping[str, Any]) -> "SamplingParams":
-        """These values with complete `defaults` filling in what was not asked for, and `changes` over both.
+        """A copy whose open values come from complete `defaults`, with `changes` over both.
 
         All of them were checked when they were made, so that only what must hold together is checked again.
         """
@@ -252,7 +252,7 @@ def sampling_defaults() -> Mapping[str, Any]:
 
 
 VALUES = attrgetter(*sampling_defaults())
-# What fills the fields of parameters that are being made; they are frozen from then on.
+# Setters for parameters that are being made; they are frozen from then on.
 PUT: Mapping[str, Callable[[SamplingParams, Any], None]] = {
     f.name: getattr(SamplingParams, f.name).__set__ for f in fields(SamplingParams)
 }
@@ -293,7 +293,7 @@ def check_kinds(params: SamplingParams, kinds: Mapping[str, type]) -> None:
 
 
 def check_together(params: SamplingParams) -> None:
-    """What is fine alone but cannot be had together."""
+    """Refuse values that are fine alone but cannot be had together."""
     if params.mirostat not in (None, 0, 2) or isinstance(params.mirostat, bool):
         raise ConfigError(f"mirostat is {params.mirostat!r}, but it must be 0 (off) or 2 (version 2).")
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:

@@ -1,1 +1,1 @@
-"""From a request to tokens, and from tokens back to what its client reads."""
+"""Requests become tokens, and tokens become text, reasoning and tool calls for their client."""

@@ -26,9 +26,9 @@ from tahr.generation.outputs import Chunk, Request
 
 Loop = asyncio.AbstractEventLoop
 OnChunk = Callable[[Chunk], bool]  # whether the reader wants more at once
-Outcome = tuple["asyncio.Future[Any]", Any, Exception | None]  # of a command: whose future, its result, its error
-MOST_SHARE = 1 / 8  # of its time that the loop may spend on deliveries before the interval grows,
-MOST_LONGER = 4  # up to so many times what it is with few streams
+Outcome = tuple["asyncio.Future[Any]", Any, Exception | None]  # a command's future, its result, its error
+MOST_SHARE = 1 / 8  # limit on the share of the loop's time for deliveries before the interval grows
+MOST_LONGER = 4  # factor on the interval of few streams, at most
 AT_ONCE = 16  # streams that get their delayed chunks before the loop turns to what cannot wait
 
 
@@ -40,8 +40,8 @@ class Dispatcher:
         self.lock = lock
         self.interval_s = interval_s
         self._urgent: dict[OutputQueue, None] = {}  # each once, in the order they came
-        self._delayed: dict[OutputQueue, None] = {}  # until the interval is over
-        self._woken = False  # and the loop has not run yet
+        self._delayed: dict[OutputQueue, None] = {}  # waiting for the end of the interval
+        self._woken = False  # the loop was woken and has not run yet
         self._in_interval = False
         self._delivery_s = 0.0  # CPU time of the last delivery at the end of an interval
 
@@ -105,7 +105,7 @@ class Dispatcher:
 
 
 class OutputQueue:
-    """What a request has for its reader. The engine's thread adds and the loop takes, under one lock."""
+    """Output that waits for a request's reader. The engine's thread adds and the loop takes, under one lock."""
 
     def __init__(self, dispatcher: Dispatcher, whole: bool = False):
         self.dispatcher = dispatcher
@@ -115,7 +115,7 @@ class OutputQueue:
         self.begun = False  # the reader has got something
         self._empty = False  # nothing can have come since the last delivery, unless `scheduled`
         self._on_chunk: OnChunk | None = None  # the reader's callback while it reads
-        self._reading: asyncio.Future[bool] | None = None  # what the reader awaits meanwhile
+        self._reading: asyncio.Future[bool] | None = None  # the reader that waits for more
 
     @property
     def finished(self) -> bool:
@@ -159,7 +159,7 @@ class OutputQueue:
         return None
 
     def _pop(self) -> tuple[Chunk | None, bool]:
-        """What is new, and whether that is all there will ever be."""
+        """Take the new output; True beside it when there will be no more."""
         with self.dispatcher.lock:
             self.scheduled = False
             assert self.request
@@ -190,7 +190,7 @@ def join_at_exit(thread: threading.Thread, stop: Callable[[], None]) -> Callable
     """
 
     def end() -> None:
-        if thread.is_alive():  # it is not in a forked process, and `stop` may wait for a lock that it held
+        if thread.is_alive():  # a forked process has no such thread, and `stop` may wait for a lock that it held
             stop()
             thread.join()
 

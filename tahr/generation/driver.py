@@ -15,8 +15,8 @@ class Driver:
 
     def __init__(self, engine: Engine):
         self.engine = engine
-        self.lock = threading.RLock()  # of the engine and the requests, where several threads drive
-        self.requests: dict[int, Request] = {}  # by the id of each of their sequences
+        self.lock = threading.RLock()  # guards the engine and the requests, where several threads drive
+        self.requests: dict[int, Request] = {}  # keys are the ids of their sequences
 
     def submit(self, resolved: ResolvedRequest, grammar: GrammarState | None = None) -> Request:
         """Queue a request; its choices grow with every step, until `abort`."""

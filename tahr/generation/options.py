@@ -11,7 +11,7 @@ THINKING = ("thinking", "reasoning_effort")
 
 
 def split_options(given: Mapping[str, Any]) -> tuple[ToolOptions, ThinkingOptions, dict[str, Any]]:
-    """What is said of tools and of thinking, by name; everything else is a variable of the template."""
+    """Split template options into those of tools, those of thinking, and the template's own variables."""
     tools = tool_options(**{name: given[name] for name in TOOLS if name in given})
     thinking = thinking_options(**{name: given[name] for name in THINKING if name in given})
     return tools, thinking, {name: value for name, value in given.items() if name not in (*TOOLS, *THINKING)}

@@ -1,4 +1,4 @@
-"""What comes back from a request: its choices as they grow, in chunks and whole."""
+"""Output of a request: its choices as they grow, in chunks and whole."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
@@ -26,16 +26,14 @@ class Completion:
     n_cached_tokens: int
     finish_reason: str
     stats: RequestStats
-    logprobs: list[SampledToken] = field(default_factory=list)  # of the generated tokens, if asked for
-    prompt_logprobs: list[SampledToken] = field(
-        default_factory=list
-    )  # of the prompt's tokens but the first, if asked for
+    logprobs: list[SampledToken] = field(default_factory=list)  # generated tokens, if requested
+    prompt_logprobs: list[SampledToken] = field(default_factory=list)  # prompt tokens but the first, if requested
     others: "tuple[Completion, ...]" = ()  # the other choices, with n > 1
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     parsed: Any = None  # the object that response_format asked for
     parse_error: str = ""  # why there is none, although the reply is complete
-    n_reasoning_tokens: int = 0  # of the tokens, those of the reasoning
+    n_reasoning_tokens: int = 0  # tokens spent on reasoning
     matched_stop: str | None = None  # the stop string that ended it
 
 
@@ -47,8 +45,8 @@ class Chunk:
     token_ids: list[int]
     finish_reason: str | None = None
     completion: Completion | None = None
-    index: int = 0  # which choice, with n > 1
-    logprobs: ListOf[SampledToken] = ()  # of these tokens, if asked for
+    index: int = 0  # number of the choice, with n > 1
+    logprobs: ListOf[SampledToken] = ()  # the same tokens, if requested
 
     @property
     def text(self) -> str:
@@ -56,17 +54,17 @@ class Chunk:
 
 
 class Choice:
-    """One of the n replies to a prompt while it grows. What no reader has taken yet is kept as one piece."""
+    """One of the n replies to a prompt while it grows. Output that no reader has taken yet is kept as one piece."""
 
     def __init__(self, sequence: Sequence, index: int):
         self.sequence = sequence
         self.index = index
         self.finished = False  # no more events come
         self.deltas: list[Delta] = []
-        self.new_tokens: list[int] = []  # since the last chunk
-        self.n_texts = 0  # of these, the first so many are text already, where that is deferred
+        self.new_tokens: list[int] = []  # tokens since the last chunk
+        self.n_texts = 0  # new tokens that are text already, where that is deferred
         self._n_taken = 0  # deltas
-        self._n_logprobs = 0  # in chunks so far
+        self._n_logprobs = 0  # log-probabilities handed out in chunks
         self._last_taken = False
         self._deferred = sequence.writer if isinstance(sequence.writer, DeferredTextWriter) else None
 

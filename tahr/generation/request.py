@@ -1,4 +1,4 @@
-"""What a caller asks for, whatever API it uses. Nothing is filled in or fitted here: `resolve` does that."""
+"""A caller's request, whatever API it uses. Nothing is filled in or fitted here: `resolve` does that."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from tahr.generation.thinking import NO_THINKING, ThinkingOptions
 from tahr.generation.tools import NO_TOOLS, ToolOptions
 from tahr.grammar import Grammar
 
-Message = Mapping[str, Any]  # as chat templates read it
+Message = Mapping[str, Any]  # the form that chat templates read
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class ChatPrompt:
     """Messages that a chat template makes a prompt of."""
 
     messages: Sequence[Message]
-    variables: Mapping[str, Any] = field(default_factory=dict)  # of the template
+    variables: Mapping[str, Any] = field(default_factory=dict)  # variables of the template
     add_generation_prompt: bool = True
     # Drops a part of the messages, for one that does not fit; None: nothing is left to drop.
     shorten: Callable[[], Sequence[Message] | None] | None = field(default=None, compare=False)
@@ -31,7 +31,7 @@ class GenerationRequest:
     """One prompt and how it is to be continued."""
 
     prompt: Prompt
-    params: SamplingParams = field(default_factory=SamplingParams)  # as they were given; None and defaults are open
+    params: SamplingParams = field(default_factory=SamplingParams)  # None and defaults are open
     tools: ToolOptions = NO_TOOLS
     thinking: ThinkingOptions = NO_THINKING
     cuts_length: bool = False  # a length beyond the context is cut to it, not refused
@@ -49,37 +49,37 @@ class GenerationRequest:
         return self.params.max_tokens
 
     def with_id(self, id: str) -> "GenerationRequest":
-        """The same request under a name of the caller's."""
+        """A copy under a name of the caller's."""
         return replace(self, id=id)
 
     def with_prompt(self, prompt: Prompt) -> "GenerationRequest":
-        """The same request for another prompt."""
+        """A copy for another prompt."""
         return replace(self, prompt=prompt)
 
     def with_raw(self, text: str) -> "GenerationRequest":
-        """The same request for a text that is continued as it is, without a chat template."""
+        """A copy for a text that is continued as it is, without a chat template."""
         return replace(self, prompt=text)
 
     def with_sample_len(self, n_tokens: int) -> "GenerationRequest":
-        """The same request with another limit on the reply."""
+        """A copy with another limit on the reply."""
         return self.with_params(max_tokens=n_tokens)
 
     def with_grammar(self, grammar: Grammar | None) -> "GenerationRequest":
-        """The same request whose reply must be in a language."""
+        """A copy whose reply must be in a language."""
         return self.with_params(grammar=grammar)
 
     def with_priority(self, priority: int) -> "GenerationRequest":
-        """The same request at another place in the queue: higher goes first."""
+        """A copy at another place in the queue: higher goes first."""
         return self.with_params(priority=priority)
 
     def with_tools(self, tools: ToolOptions) -> "GenerationRequest":
-        """The same request with functions that the model may call."""
+        """A copy with functions that the model may call."""
         return replace(self, tools=tools)
 
     def with_thinking(self, thinking: ThinkingOptions) -> "GenerationRequest":
-        """The same request with another say about thinking."""
+        """A copy with other options of thinking."""
         return replace(self, thinking=thinking)
 
     def with_params(self, **values: Any) -> "GenerationRequest":
-        """The same request with other sampling parameters."""
+        """A copy with other sampling parameters."""
         return replace(self, params=replace(self.params, **values))

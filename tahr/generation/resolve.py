@@ -1,4 +1,4 @@
-"""From what a caller asks for to what an engine takes: the only place that merges, fits and checks."""
+"""A caller's request becomes the engine's: the only place that merges, fits and checks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ from tahr.text.templates.prompt import encode_chat, render_chat
 from tahr.text.tokens.tokenizer import Tokenizer
 from tahr.text.tool_calls.parser import ReplyFormat
 
-N_TAIL_TOKENS = 16  # of a prompt, among which a block of thinking is opened if it is
+N_TAIL_TOKENS = 16  # the end of a prompt, where an open block of thinking shows
 
 
 class RequestModel(Protocol):
@@ -33,7 +33,7 @@ class RequestModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RequestFacts:
-    """What requests need to know of the model they are for."""
+    """The facts about a model that its requests depend on."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None  # None: it takes no conversations
@@ -42,16 +42,16 @@ class RequestFacts:
 
     @staticmethod
     def of(model: RequestModel, defaults: SamplingParams | None = None) -> "RequestFacts":
-        """Those of a loaded model, maybe with other defaults than its own."""
+        """The facts of a loaded model, maybe with other defaults than its own."""
         complete = model.sampling_defaults if defaults is None else defaults
         return RequestFacts(model.tokenizer, model.template, model.context_size, complete)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What whoever serves a request allows."""
+    """A server's limits on a request."""
 
-    max_tokens: int | None = None  # of a reply
+    max_tokens: int | None = None  # limit on a reply
 
 
 NO_LIMITS = Limits()
@@ -59,7 +59,7 @@ NO_LIMITS = Limits()
 
 @dataclass(slots=True)
 class Resolution:
-    """What has become of a request so far."""
+    """A request so far."""
 
     tokens: list[int]
     changes: dict[str, Any] = field(default_factory=dict)  # parameters that become other than they were asked for
@@ -91,7 +91,7 @@ def writers_of(tokenizer: Tokenizer, made: Resolution, params: SamplingParams) -
     stops = params.stop
     form = made.reply_format
     limits = line_limits(params)
-    is_grammars = params.grammar is not None and not params.grammar_after  # which speaks of that space
+    is_grammars = params.grammar is not None and not params.grammar_after  # the grammar speaks of that space
     continuing = is_grammars or (form is None and has_text(tokenizer, made.tokens))
     if form is not None and not form.is_plain:
         budget = thinking_budget(tokenizer, params, form)

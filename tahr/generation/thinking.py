@@ -17,7 +17,7 @@ from tahr.text.tool_calls.parser import ReplyFormat
 
 @dataclass(frozen=True, slots=True)
 class ThinkingOptions:
-    """What a request says about thinking, checked."""
+    """A request's options of thinking, checked."""
 
     thinking: bool | None = None  # None: as the template has it
     effort: str | None = None

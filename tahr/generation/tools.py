@@ -17,8 +17,8 @@ class ToolChoice:
     """Whether tools may be called, must be, or must not, and which."""
 
     mode: str = "auto"  # auto, none or required
-    names: frozenset[str] | None = None  # only these; None: all
-    once: bool = False  # one call: the caller named the function
+    names: frozenset[str] | None = None  # tools that may be called; None: all
+    once: bool = False  # limit of one call: the caller named the function
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ToolOptions:
 
     tools: tuple[Tool, ...] = ()
     choice: ToolChoice = field(default_factory=ToolChoice)
-    parallel: bool = True  # more than one call may be made at once
+    parallel: bool = True  # several calls at once are allowed
 
     @property
     def callable(self) -> tuple[Tool, ...]:

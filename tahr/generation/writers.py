@@ -1,4 +1,4 @@
-"""From picked tokens to what a user may see."""
+"""Sampled tokens become the deltas that a user may see."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tahr.text.tool_calls.parser import ReplyFormat, ReplyParser
 
 
 def line_limits(params: SamplingParams) -> LineLimits | None:
-    """Those a request asks for; one object serves one choice."""
+    """The limits on lines that a request has; one object serves one choice."""
     n_indent = params.n_indent
     max_ms = params.t_max_predict_ms
     return LineLimits(n_indent, max_ms / 1000) if n_indent or max_ms else None
@@ -23,7 +23,7 @@ def has_text(tokenizer: Tokenizer, tokens: Iterable[int]) -> bool:
 
 
 class StoppedWriter:
-    """What writers have in common: where their text was to end."""
+    """The end of a text, common to all writers."""
 
     _matcher: StopMatcher
 
@@ -59,7 +59,7 @@ class TextWriter(StoppedWriter):
         return (text,) if text else ()
 
     def flush(self) -> Deltas:
-        """What was held back, now that no more tokens come."""
+        """Release text that was held back, now that no more tokens come."""
         text = self._matcher.push(self._detokenizer.flush()) + self._matcher.flush()
         return (text,) if text else ()
 
@@ -132,7 +132,7 @@ class ReplyWriter(StoppedWriter):
         return self._matcher.has_ended or self._parser.stopped
 
     def push(self, token: int) -> Deltas:
-        """What the token completes. A block of thinking that has used up its budget is closed next."""
+        """The deltas that this token completes. A block of thinking that has used up its budget is closed next."""
         was_reasoning = self._parser.in_reasoning
         deltas = self._parser.push(self._detokenizer.push(token))
         self.forced = self.forced[1:]
@@ -142,7 +142,7 @@ class ReplyWriter(StoppedWriter):
         return self._matched(deltas) if self._matcher.has_stops else deltas
 
     def flush(self) -> Deltas:
-        """What was held back, now that no more tokens come."""
+        """Release text that was held back, now that no more tokens come."""
         deltas = self._parser.push(self._detokenizer.flush()) + self._parser.flush()
         return self._matched(deltas, last=True) if self._matcher.has_stops else deltas
 

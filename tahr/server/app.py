@@ -42,7 +42,7 @@ class App:
             await self._handle(request, route)
         except ClientGone:
             pass
-        except asyncio.CancelledError:  # what outlasts the grace
+        except asyncio.CancelledError:  # the task outlasts the grace
             if request.status:
                 raise
             await request.respond_error(self.state.models.unavailable())

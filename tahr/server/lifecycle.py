@@ -28,11 +28,11 @@ from tahr.server.state.settings import Settings
 from tahr.server.state.state import MakeModel, ServerState
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-CLOSE_S = 2  # after the grace: for connections whose clients do not read
+CLOSE_S = 2  # time after the grace for connections whose clients do not read
 # How long the event loop may keep the engine's thread from running, and the other way round: Python's 5 ms are several
 # steps of a GPU.
 SWITCH_S = 0.0005
-ENDING_S = 0.5  # before the end of the grace, or a tenth of it: running requests end, so that the process can
+ENDING_S = 0.5  # time before the end of the grace, or a tenth of it: running requests end, so that the process can
 
 Load = Callable[[], list[ServedModel]]
 Announce = Callable[[str, list[ServedModel]], None]
@@ -82,7 +82,7 @@ class HttpServer:
         return self.state.pool.is_in_native_code or (self._loader is not None and self._loader.is_alive())
 
     async def serve(self) -> int:
-        """The same inside a running event loop."""
+        """Serve inside a running event loop."""
         loop = asyncio.get_running_loop()
         self._listen_to_signals(loop)
         serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
@@ -119,7 +119,7 @@ class HttpServer:
         self.state.models.put(models)
         try:
             await self.state.pool.open()
-        except HttpError as error:  # as those are told who ask for a model
+        except HttpError as error:  # the message that requests for this model get
             if self.state.models.phase is not Phase.CLOSING:
                 raise (error.__cause__ or error) from None
         if self.state.models.phase is Phase.CLOSING:
@@ -138,7 +138,7 @@ class HttpServer:
                 loop.add_signal_handler(number, self._on_signal, number)
 
     def _forget_signals(self, loop: asyncio.AbstractEventLoop) -> None:
-        """What the loop would not undo by itself: the process may go on without the server."""
+        """Restore the signals, which the loop would not: the process may go on without the server."""
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 loop.remove_signal_handler(number)
@@ -161,7 +161,7 @@ def bind(settings: Settings) -> socket.socket:
     """The listening socket, before anything costly happens."""
     try:
         kind = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(*kind[:3])  # with the protocol, or asyncio would leave Nagle on
+        listener = socket.socket(*kind[:3])  # asyncio leaves Nagle on without the protocol
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(kind[4])
         listener.listen(2048)

@@ -25,7 +25,7 @@ PROBE = (
     "naïve café Größe ŽLUŤOUČKÝ ВЕСНА 你好，世界 こんにちは 한국어 ไทย 🚀🎉 ½ ² ５ ٣   trailing  spaces   \n "
     "camelCaseWord HTTPServer's"
 )
-# Of several names for the same rules, the usual one.
+# The usual name of rules that have several names.
 USUAL = ("qwen2", "llama-bpe", "smollm", "gpt-2", "tekken", "gpt-4o", "deepseek-v3")
 
 
@@ -45,7 +45,7 @@ def gguf_fields(directory: Path, n_vocab: int) -> dict[str, Any]:
 
 
 def token_kinds(vocab: Vocab, tree: dict[str, Any], n_vocab: int) -> np.ndarray:
-    """What each token is, as GGUF numbers it; rows of the embedding without a token are unused."""
+    """The kind of each token, as GGUF numbers it; rows of the embedding without a token are unused."""
     n_tokens = max(n_vocab, len(vocab.pieces))
     kinds = np.full(n_tokens, Kind.UNUSED, np.int32)
     kinds[[i for i, piece in enumerate(vocab.pieces) if piece is not None]] = Kind.NORMAL

@@ -37,12 +37,12 @@ class Shape:
 
     @property
     def n_tokens(self) -> int:
-        """What is divided by the time."""
+        """Number of tokens that is divided by the time."""
         return self.n_seqs * (self.n_prompt + self.n_gen)
 
     @property
     def label(self) -> str:
-        """As in `pp512`, `tg64 x8`, `pp512+tg128 @ d4096`."""
+        """Name of the test: `pp512`, `tg64 x8`, `pp512+tg128 @ d4096`."""
         parts = [f"pp{self.n_prompt}"] * (self.n_prompt > 0) + [f"tg{self.n_gen}"] * (self.n_gen > 0)
         at_once = f" x{self.n_seqs}" if self.n_seqs > 1 else ""
         return "+".join(parts) + at_once + (f" @ d{self.n_depth}" if self.n_depth else "")
@@ -136,7 +136,7 @@ class Bench:
         return time.perf_counter() - begin
 
     def _rewind(self, text: "Text", n_depth: int) -> None:
-        """As if just the first tokens had been computed. Texts never change, so what was computed once is kept."""
+        """Go back to the first `n_depth` tokens. Texts never change, so computed pages are kept."""
         if text.sequence and n_depth:
             n = min(n_depth, text.n_fed)
             self._feeder.truncate(text.sequence, n)

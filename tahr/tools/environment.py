@@ -1,4 +1,4 @@
-"""What a measurement was made on, so that figures can be compared later."""
+"""Circumstances of a measurement, so that figures can be compared later."""
 
 import os
 import platform
@@ -8,7 +8,7 @@ from typing import Any
 
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 STAT = Path("/proc/stat")
-WORTH_SAYING = 0.02  # of the processor's time
+WORTH_SAYING = 0.02  # share of the processor's time that is reported
 
 
 def environment() -> dict[str, Any]:
@@ -42,14 +42,14 @@ def governor() -> str | None:
 
 
 class Neighbours:
-    """What other virtual machines take of this one's processor, from when this is made."""
+    """Processor time that other virtual machines take from this one, counted since this was made."""
 
     def __init__(self) -> None:
         self._before = ticks()
 
     @property
     def share(self) -> float | None:
-        """Of the time that processes here wanted; None where the system does not tell."""
+        """Share of the time that processes here wanted; None where the system does not tell."""
         now = ticks()
         if now is None or self._before is None:
             return None
@@ -90,7 +90,7 @@ def commit() -> str | None:
 
 
 def line(facts: dict[str, Any]) -> str:
-    """The same in one line."""
+    """The facts in one line."""
     governor_said = f", governor {facts['governor']}" if facts["governor"] else ""
     load = "" if facts["load_1min"] is None else f", load {facts['load_1min']:.1f}"
     built = f" ({facts['build_commit']})" if facts["build_commit"] else ""

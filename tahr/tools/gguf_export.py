@@ -24,7 +24,7 @@ from tahr.weights.quantise.recipes import MIXES, Recipe, keeps_meaning, mix_name
 from tahr.weights.tensor import HostTensor
 from tahr.weights.watch import refuse_changed
 
-QUANTIZATION_VERSION = 2  # of the block layouts; files without it count as too old
+QUANTIZATION_VERSION = 2  # version of block layouts; files without it count as too old
 # Metadata that describes the old file alone.
 NOT_COPIED = ("general.alignment", "split.")
 
@@ -36,7 +36,7 @@ class Model:
     metadata: Mapping[str, Any]
     parts: list[Part]
     notes: list[str]
-    tensors: Iterable[HostTensor]  # what is read for it
+    tensors: Iterable[HostTensor]  # inputs of the tensor
     file_type: int | None = None  # the number of its mix, where it is a GGUF that says so
 
 
@@ -107,7 +107,7 @@ def link_end(out: Path) -> Path:
     """Where a path leads."""
     try:
         place = out.resolve()
-    except RuntimeError:  # of older Pythons; newer ones return the link
+    except RuntimeError:  # older Pythons raise this; newer ones return the link
         place = out
     if place.is_symlink():
         raise ConfigError(f"{out} is a link that leads to itself. Give another name to write to.")
@@ -134,7 +134,7 @@ def read_checkpoint(files: hub.ModelFiles) -> Model:
 
 
 def title(files: hub.ModelFiles) -> str:
-    """What a checkpoint is called: its repository, which the cache keeps in folders of commits, or its own folder."""
+    """Title of a checkpoint: its repository, which the cache keeps in folders of commits, or its own folder."""
     if files.ref.path is None or files.directory is None:
         return files.ref.repo.rpartition("/")[2] or files.name
     folder = files.directory

@@ -23,7 +23,7 @@ def merged(parts: Sequence[Part], files: hub.ModelFiles, adapter: Path, scale: f
     """The parts of a GGUF, those that the adapter changes with it added; refused if it does not fit the model."""
     cfg = open_model(files.weights, files.directory).model_config()
     if cfg.family in REORDERED:
-        cfg = replace(cfg, rope_style="pairs")  # as the parts have it, also those of a converted checkpoint
+        cfg = replace(cfg, rope_style="pairs")  # the order of the parts, also those of a converted checkpoint
     names = {part.name: canonical(part.name, family_of(cfg).gguf_names) for part in parts}
     linears = {names[p.name]: LinearShape(*p.shape) for p in parts if len(p.shape) == 2 and is_linear(names[p.name])}
     factors = open_adapter(adapter, AdapterTarget(files.name, cfg, linears)).factors

@@ -52,7 +52,7 @@ class LlamaModel:
         return seconds
 
     def rewind(self, sequence: int, n_depth: int) -> None:
-        """As if just the first tokens had been read; what is there already is kept, if this kind of memory can."""
+        """Go back to the first `n_depth` tokens; computed ones are kept, if this kind of memory can."""
         keep = min(n_depth, self.n_stored[sequence])
         if not self.lc.llama_memory_seq_rm(self.memory, sequence, keep, -1):
             self.lc.llama_memory_seq_rm(self.memory, sequence, -1, -1)

@@ -22,7 +22,7 @@ class PeerFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What both sides are given."""
+    """Setting of both sides."""
 
     model: Path
     n_threads: int

@@ -21,7 +21,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Perplexity:
-    """Of `n_tokens` scored tokens; `error` is the standard error of the value."""
+    """Perplexity of `n_tokens` scored tokens; `error` is the standard error of the value."""
 
     value: float
     error: float
@@ -29,7 +29,7 @@ class Perplexity:
 
     @staticmethod
     def of(surprise: NDArray[np.float64]) -> "Perplexity":
-        """From the negative logarithms of the tokens' probabilities."""
+        """Compute it from the negative logarithms of the tokens' probabilities."""
         value = math.exp(surprise.mean())
         spread = float(surprise.std())
         return Perplexity(value, value * spread / math.sqrt(len(surprise)), len(surprise))
@@ -55,7 +55,7 @@ def logprobs(logits: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def surprise(logits_of: FullLogits, window: Window) -> NDArray[np.float64]:
-    """Of each scored token, the negative logarithm of its probability."""
+    """Negative logarithm of each scored token's probability."""
     wanted = np.array(window.ids[window.begin :])
     found: list[NDArray[np.float64]] = []
     done = 0

@@ -108,7 +108,7 @@ async def unload(request: HttpRequest, state: ServerState, name: str) -> Adapter
     for model in state.models.models:
         added = [each for each, change in model.changed_adapters.items() if change]
         if not model.loaded_engine and any(name in (each, f"{model.name}:{each}") for each in added):
-            raise UnloadedModel(model)  # it would come back with its model
+            raise UnloadedModel(model)  # the adapter would come back with its model
     raise HttpError(404, f"There is no adapter {name[:80]!r}: GET /admin/loras lists them.", code="adapter_not_found")
 
 

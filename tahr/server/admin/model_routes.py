@@ -28,11 +28,11 @@ class UnloadModelBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ModelMemory(Struct):
-    """What the memory of a loaded model is for."""
+    """Memory of a loaded model by its use."""
 
     weight_bytes: int
-    kv_reserved_bytes: int  # what keys and values may grow to
-    kv_used_bytes: int  # by running sequences; what only the prefix cache holds is free to take
+    kv_reserved_bytes: int  # limit on keys and values
+    kv_used_bytes: int  # pages of running sequences; those that only the prefix cache holds are free to take
 
 
 class PoolEntry(Struct):
@@ -41,11 +41,11 @@ class PoolEntry(Struct):
     id: str
     names: list[str]
     state: str
-    n_bytes: int | None  # at most, weights and KV; None: it was not loaded yet
+    n_bytes: int | None  # limit on weights and KV; None: it was not loaded yet
     memory: "ModelMemory | None"  # None: it is not loaded
     context_size: int | None
     active_requests: int
-    waiting_requests: int  # until it is loaded
+    waiting_requests: int  # requests that wait for the load
     keep_alive_s: float | None  # None: for ever
     expires_in_s: float | None  # None: not by itself
 

@@ -1,1 +1,1 @@
-"""What the bodies of requests of several APIs have in common."""
+"""Common parts of the bodies of several APIs."""

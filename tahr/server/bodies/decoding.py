@@ -1,4 +1,4 @@
-"""From the bytes of a body to its fields. A field is honoured, known to change nothing, or refused by name."""
+"""Bytes of a body become its fields. A field is honoured, known to change nothing, or refused by name."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ Refused = Annotated[Any, msgspec.Meta(extra_json_schema={"enum": [None]})]  # kn
 
 
 def described(**keywords: Any) -> msgspec.Meta:
-    """What /openapi.json says of a field beyond its type; a check elsewhere says it in a sentence."""
+    """Facts about a field for /openapi.json beyond its type; a check elsewhere says them in a sentence."""
     return msgspec.Meta(extra_json_schema=keywords)
 
 
@@ -46,7 +46,7 @@ def decode(decoder: "msgspec.json.Decoder[Body]", data: bytes) -> Body:
 
 
 def wrong_field(complaint: str) -> HttpError:
-    """From `Expected `int`, got `str` - at `$.n`` to a sentence and the field's name."""
+    """Turn `Expected `int`, got `str` - at `$.n`` into a sentence and the field's name."""
     found = WHERE.match(complaint)
     what, path = (found["what"], found["path"] or "") if found else (complaint, "")
     path = path.strip(".")

@@ -13,7 +13,7 @@ from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, is_deeper
 # `developer` is what newer clients call the system role; no template knows the word.
 ROLES = {role: role for role in ("system", "user", "assistant", "tool", "function")} | {"developer": "system"}
 MORE_NAMES = ("name", "tool_call_id", "tool_calls", "function_call", "reasoning_content", "reasoning", "audio")
-MORE_FIELDS = attrgetter(*MORE_NAMES)  # of a message, beside role and content
+MORE_FIELDS = attrgetter(*MORE_NAMES)  # fields of a message beside role and content
 NOTHING_MORE = (None,) * len(MORE_NAMES)
 MAX_NAME_CHARS = 256
 
@@ -73,7 +73,7 @@ def plain(message: Message, where: str) -> dict[str, Any]:
     check_names(message, where)
     kept = {"role": ROLES[message.role], "content": text_of(message, where)}
     more = {"name": message.name, "tool_call_id": message.tool_call_id, "tool_calls": calls_of(message, where)}
-    if message.role == "function":  # what tools were called before; a function's name is the id of its call
+    if message.role == "function":  # the old name of tools; a function's name is the id of its call
         kept["role"] = "tool"
         more["tool_call_id"] = legacy_id(message.name or "")
     more["reasoning_content"] = message.reasoning_content or message.reasoning

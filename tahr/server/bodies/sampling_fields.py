@@ -25,7 +25,7 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class LlamaSamplingFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
-    """Those that llama.cpp adds; OpenAI's routes take them too."""
+    """Sampling fields that llama.cpp adds; OpenAI's routes take them too."""
 
     top_n_sigma: float | None = None
     xtc_probability: float | None = None

@@ -13,7 +13,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
-        self._thoughts: list[list[str]] = []  # of each message
+        self._thoughts: list[list[str]] = []  # one list for each message
 
     def add(self, message: Message) -> None:
         """A message whose content is a list, unless it is a tool's."""

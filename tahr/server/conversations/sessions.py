@@ -63,7 +63,7 @@ Conversation = tuple[StoredMessage, ...]
 
 @dataclass(slots=True)
 class SessionStats:
-    """What the session cache holds, and what became of the rest."""
+    """Contents of the session cache, and counts of its work."""
 
     entries: int = 0
     tokens: int = 0
@@ -79,10 +79,10 @@ class Turn:
 
     sessions: "Sessions"
     owner: Owner
-    stored: Conversation  # what the session held when the turn began
+    stored: Conversation  # the session at the beginning of the turn
     history: Conversation  # the part of it that goes into the prompt
     new: Conversation
-    max_tokens: int  # to remember
+    max_tokens: int  # limit on the session
     deltas: list[Delta] = field(default_factory=list)
     n_reply_tokens: int = 0
 
@@ -134,7 +134,7 @@ class Sessions:
         """Add a turn, and evict the sessions unused for longest."""
         with self._lock:
             stored = self._entries.pop(turn.owner, ())
-            base = turn.history if stored is turn.stored else stored  # else another turn has finished meanwhile
+            base = turn.history if stored is turn.stored else stored  # another turn may have finished meanwhile
             whole = joined(base, (*turn.new, reply))
             kept = newest(whole, turn.max_tokens)
             self._entries[turn.owner] = kept

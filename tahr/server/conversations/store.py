@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tahr.server.http.errors import HttpError
 
-Owner = str  # of bounded length, from the key of a client: others cannot see its responses
+Owner = str  # a key's digest, of bounded length: other clients cannot see the owner's responses
 # about what Python takes beside the texts
 ENTRY_BYTES = 1024
 ITEM_BYTES = 256
@@ -61,7 +61,7 @@ class StoredResponse:
 
 @dataclass(slots=True)
 class StoreLimits:
-    """What a store may hold."""
+    """Limits of a store."""
 
     max_entries: int
     max_bytes: int
@@ -73,7 +73,7 @@ class Owned:
 
     def __init__(self) -> None:
         self.entries: OrderedDict[str, StoredResponse] = OrderedDict()
-        self.n_bytes = 0  # of entries, and of what they follow from
+        self.n_bytes = 0  # entries and their ancestors
 
 
 class ResponseStore:

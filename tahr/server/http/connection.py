@@ -10,7 +10,7 @@ from typing import Any, Protocol
 CONNECTION = "tahr.connection"
 COMPLETE = "tahr.complete"
 UNFRAMED = "tahr.unframed"  # a function, where the client knows no chunks: the stream that follows ends by closing
-SLOWEST_BYTES_PER_S = 16 * 1024  # at which a client must read what waits for it, after the first `reader_timeout_s`
+SLOWEST_BYTES_PER_S = 16 * 1024  # slowest client that is allowed, after the first `reader_timeout_s`
 
 
 class Flow(Protocol):
@@ -47,7 +47,7 @@ class Connection:
         return not self._flow.write_paused
 
     def send_bytes(self, data: bytes) -> bool:
-        """The same of a response that is not chunked."""
+        """Send bytes of a response that is not chunked."""
         self._transport.write_now(data)
         return not self._flow.write_paused
 
@@ -97,10 +97,10 @@ class CoalescingTransport:
             return
         n_sent = 0
         if not self._transport.get_write_buffer_size():
-            with suppress(OSError):  # it takes nothing now, or the client has gone: the transport will see
+            with suppress(OSError):  # a full buffer or a client that has gone: the transport will see
                 n_sent = os.write(self._fd, data)
         if n_sent < len(data):
-            self._transport.write(memoryview(data)[n_sent:])  # without a copy: a reply may have megabytes
+            self._transport.write(memoryview(data)[n_sent:])  # no copy: a reply may have megabytes
 
     def close(self) -> None:
         """Close once everything is sent."""
@@ -110,7 +110,7 @@ class CoalescingTransport:
             self.expect_reader()
 
     def expect_reader(self) -> None:
-        """From now on the client has a time limit to read what waits for it."""
+        """Start the time limit for the client to read its waiting bytes."""
         if self._reader_timer is None:
             limit_s = self._reader_timeout_s + self._transport.get_write_buffer_size() / SLOWEST_BYTES_PER_S
             self._reader_timer = self._loop.call_later(limit_s, self._transport.abort)

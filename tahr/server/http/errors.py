@@ -40,7 +40,7 @@ MAX_PARAM_CHARS = 256
 
 
 def request_id() -> str:
-    """What clients quote when they report an error. No secret: asking the system for random bytes takes long."""
+    """Make an id that clients quote in reports. It is no secret: asking the system for random bytes takes long."""
     return f"req-{random.getrandbits(96):024x}"
 
 
@@ -72,7 +72,7 @@ class HttpError(Exception):
         self.headers = dict(headers or {})
 
     def renamed(self, sent_names: Mapping[str, str]) -> "HttpError":
-        """The same about a field that the client knows by another name."""
+        """A copy about a field that the client knows by another name."""
         name, dot, rest = (self.param or "").partition(".")
         if name not in sent_names:
             return self
@@ -125,7 +125,7 @@ def http_error(error: BaseException, sent_names: Mapping[str, str] | None = None
 
 
 def logged_error(error: BaseException) -> HttpError:
-    """The same; of a fault of the server the log gets the stack, but not the message, which may quote a prompt."""
+    """Turn an error into HTTP and log it; a fault's stack without its message, which may quote a prompt."""
     made = http_error(error)
     if made.status == 500:
         cause = error.__cause__ or error

@@ -60,7 +60,7 @@ def tenant_of(request: HttpRequest, keys: tuple[str, ...]) -> str:
 def presented_key(request: HttpRequest) -> str:
     sent = as_utf8(request.header("authorization"))
     if not sent:
-        return as_utf8(request.header("x-api-key")).strip()  # as Anthropic's clients send it
+        return as_utf8(request.header("x-api-key")).strip()  # the header of Anthropic's clients
     scheme, _, rest = sent.partition(" ")
     if scheme.lower() == "basic":
         try:
@@ -145,7 +145,7 @@ def is_page_of(host: str, origin: str) -> bool:
 
 
 async def preflight(request: HttpRequest) -> None:
-    """What a browser asks before it sends a request from another site."""
+    """Answer a browser's question before it sends a request from another site."""
     asked = request.header("access-control-request-headers")
     wanted = {"access-control-allow-headers": asked or "authorization, content-type"}
     await request.respond(b"", "text/plain", status=204, headers={**PREFLIGHT, **wanted})

@@ -13,15 +13,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from tahr.server.http.connection import COMPLETE, CONNECTION, UNFRAMED, CoalescingTransport, Connection
 from tahr.server.http.errors import Envelope, HttpError, request_id
 
-MAX_HEAD_BYTES = 64 * 1024  # also of trailers, and of what stands between two pieces of a body
+MAX_HEAD_BYTES = 64 * 1024  # limit on heads, trailers, and bytes between two pieces of a body
 HEAD_TIMEOUT_S = 20.0
-LINGER_S = 5.0  # for the rest of a body after the response
+LINGER_S = 5.0  # time for the rest of a body after the response
 PROBE_S = 0.1  # between looks whether a client that sends no more is still there
 MAX_PIPELINED = 16  # requests that wait for the response to the one before, while the connection is still read
 HEAD = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\nconnection: close\r\nx-request-id: %b\r\n"
 TAIL = b"content-length: %d\r\n\r\n%b"
 TOO_LARGE = b"431 Request Header Fields Too Large", "The headers or trailers are larger than 64 KiB: send less."
-LEADING_ZERO = b"0"  # of the size of the next chunk, which is written whole when there is one
+LEADING_ZERO = b"0"  # first digit of the next chunk's size, which is written whole when there is one
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"  # clients ignore it, also where they expect none
 NOT_HTTP = b"400 Bad Request", "This is not HTTP/1.1 as the server understands it."
 
@@ -30,14 +30,14 @@ class BoundedProtocol(HttpToolsProtocol):
     """The parser alone would keep headers and trailers of any size, and wait for any part of a request forever."""
 
     _n_head_bytes = 0  # received since the last byte of a body
-    _n_listed_bytes = 0  # of the headers so far: a head may also come complete, all at once
+    _n_listed_bytes = 0  # header bytes so far: a head may also come complete, all at once
     _in_message = False
     _in_body = False
     _upgrades = False  # the head offers another protocol
     _timer: asyncio.TimerHandle | None = None  # closes the connection
     _half_closed = False  # the client sends no more
     _probe_timer: asyncio.TimerHandle | None = None
-    _running: RequestResponseCycle | None = None  # those behind it are in the pipeline
+    _running: RequestResponseCycle | None = None  # requests behind it are in the pipeline
 
     def __init__(self, *args: Any, reader_timeout_s: float, **options: Any):
         super().__init__(*args, **options)
@@ -94,7 +94,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
-        self._n_head_bytes += len(data)  # until `on_body` says that it was not
+        self._n_head_bytes += len(data)  # provisional: `on_body` takes back bytes that were none of a head
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as found:

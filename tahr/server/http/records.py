@@ -1,4 +1,4 @@
-"""What is known of a request, as plain facts: all that metrics, logs, traces and dumps get to see."""
+"""Plain facts about a request: the whole input of metrics, logs, traces and dumps."""
 
 import itertools
 from collections.abc import Mapping
@@ -18,25 +18,26 @@ _numbers = itertools.count(1)
 class GenerationRecord(Struct):
     """A request that generates, while it runs and afterwards."""
 
-    id: str  # of the reply
+    id: str  # id in the reply
     route: str
     model: str
     backend: str
     context_size: int
-    params: "SamplingParams"  # of the first prompt
+    params: "SamplingParams"  # params of the first prompt
     prompts: list[list[int]]
     stream: bool
-    texts: dict[int, list[str]] | None = None  # of each choice, only where they are dumped
+    texts: dict[int, list[str]] | None = None  # texts by choice, only for dumps
     number: int = field(default_factory=_numbers.__next__)  # joins the lines of the log
     began: float = field(default_factory=perf_counter)
-    arrived: float = field(default_factory=perf_counter)  # before its model was loaded and its prompt tokenised
+    # arrival, before the model was loaded and the prompt tokenised
+    arrived: float = field(default_factory=perf_counter)
     n_tokens: int = 0
     n_cached: int = 0
     n_reasoning: int = 0  # tokens of the choices that are finished
-    token_at: dict[int, float] = {}  # when each choice got its last token
+    token_at: dict[int, float] = {}  # time of each choice's last token
     finish: str = ""  # the finish reason of all choices, MIXED, or how else it ended
     finishes: dict[int, str] = {}  # why each choice that is finished has
-    stats: "list[RequestStats]" = []  # of the choices that are finished
+    stats: "list[RequestStats]" = []  # finished choices
 
     @property
     def n_prompt_tokens(self) -> int:
@@ -65,7 +66,7 @@ class RequestRecord(Struct):
     path: str
     headers: Mapping[bytes, bytes]
     began: float = field(default_factory=perf_counter)
-    arrived: float = 0.0  # with all of its body
+    arrived: float = 0.0  # arrival of the whole body
     ended: float = 0.0
     route: str = "other"  # the path, if there is such a route
     body: bytes = b""

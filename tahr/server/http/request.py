@@ -25,13 +25,13 @@ class ClientGone(Exception):
 
 @dataclass(slots=True)
 class BodyMemory:
-    """What the bodies of all requests take together: many that are allowed each could take everything there is."""
+    """Memory of all bodies together: many that are allowed each could take everything there is."""
 
     max_bytes: int
     n_bytes: int = 0
 
     def hold(self, n_bytes: int) -> None:
-        """So many more; refused if that is too much."""
+        """Reserve memory for a body; 503 when all bodies together exceed the limit."""
         if self.n_bytes + n_bytes > self.max_bytes:
             message = "The bodies of other requests take all the memory there is for them: try again later."
             raise HttpError(503, message, code="too_many_bodies", headers={"retry-after": "2", "connection": "close"})
@@ -40,7 +40,7 @@ class BodyMemory:
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """What a request's body may take."""
+    """Limits on a request's body."""
 
     max_bytes: int
     timeout_s: float
@@ -49,7 +49,7 @@ class BodyLimits:
 
 
 class HttpRequest:
-    """What a handler gets: the request, and how to respond. `status` is 0 until a response has begun."""
+    """A request, and the means to respond to it. `status` is 0 until a response has begun."""
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send, limits: BodyLimits):
         self.method: str = scope["method"]
@@ -57,14 +57,14 @@ class HttpRequest:
         self.query: str = scope.get("query_string", b"").decode("latin-1")
         self.client: str = (scope.get("client") or ("",))[0]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.response_headers: dict[str, str] = {}  # that every response to this request gets
-        self.record = RequestRecord(self.method, self.path, self.headers)  # what observers get to see
+        self.response_headers: dict[str, str] = {}  # headers of every response to this request
+        self.record = RequestRecord(self.method, self.path, self.headers)  # the observers' view
         self.error_reply: type[ErrorReply] = Envelope
         self.status = 0
         self.data = b""  # the body, once it is read
         self._is_read = False
         self._n_held_bytes = 0
-        self.load_s = 0.0  # how long it has waited for its model to be loaded
+        self.load_s = 0.0  # time spent waiting for the model to be loaded
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -208,7 +208,7 @@ class HttpRequest:
     def cancel(self, reason: Exception) -> None:
         """End the work, if it has not ended by itself; the first reason counts."""
         if self._cancel_reason is None:
-            self._cancel_reason = reason  # which also ends work that is still to begin
+            self._cancel_reason = reason  # a reason also ends work that is still to begin
             if self._task:
                 self._task.cancel()
 
@@ -218,7 +218,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class Cancellable:
-    """What `HttpRequest.cancellable` returns; a generator would cost each request more."""
+    """Result of `HttpRequest.cancellable`; a generator would cost each request more."""
 
     request: HttpRequest
 

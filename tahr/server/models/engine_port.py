@@ -27,7 +27,7 @@ class PromptProgress:
 
     n_tokens: int
     n_cached: int
-    n_computed: int  # with those from the cache
+    n_computed: int  # tokens computed or taken from the cache
 
 
 class EngineStream(Protocol):
@@ -46,7 +46,7 @@ class EngineStream(Protocol):
     def progress(self) -> PromptProgress: ...
     @property
     def prompt_logprobs(self) -> "Sequence[SampledToken]":
-        """Of the prompt's tokens but the first, if asked for; complete with the first chunk."""
+        """Log-probabilities of the prompt's tokens but the first, if requested; complete with the first chunk."""
 
 
 class ServedEngine(Protocol):
@@ -56,12 +56,12 @@ class ServedEngine(Protocol):
     tokenizer: "Tokenizer"
     template: "ChatTemplate | None"
     context_size: int
-    inputs: TextInputs  # how texts become tokens, where they are not continued but embedded or compared
+    inputs: TextInputs  # tokens of texts that are embedded or compared
     sampling_defaults: SamplingParams
     backend_summary: str
-    n_bytes: int  # of memory: weights, and keys and values at most
-    n_weight_bytes: int  # of them, the weights; the others are reserved for keys and values
-    n_device_bytes: int  # of them, those in the memory of a GPU
+    n_bytes: int  # limit on memory: weights, keys and values
+    n_weight_bytes: int  # the weights' part of it; the rest is reserved for keys and values
+    n_device_bytes: int  # the weights' part in the memory of a GPU
 
     async def submit(
         self,
@@ -73,7 +73,7 @@ class ServedEngine(Protocol):
     async def embed(
         self, texts: Sequence[list[int]], options: EmbeddingOptions, lora: Sequence[LoraChoice] = ()
     ) -> "NDArray[np.float32]":
-        """What the model makes of each text, given as tokens: [n_texts, width]."""
+        """Compute the vector of each text, given as tokens: [n_texts, width]."""
 
     def adapters(self) -> "Sequence[LoadedAdapter]":
         """The adapters that requests may name."""
@@ -85,7 +85,7 @@ class ServedEngine(Protocol):
         """Let no new request use an adapter; those that do finish first."""
 
     def warm_when_idle(self) -> None:
-        """From now on, prepare while there is nothing to do what requests would have to wait for."""
+        """Prepare while idle, from now on, the steps that requests would have to wait for."""
 
     @property
     def warms(self) -> bool:

@@ -10,7 +10,7 @@ from weakref import WeakSet
 if TYPE_CHECKING:
     from tahr.engine.engine import Engine
 
-QUIET_S = 0.5  # without work before anything is prepared: a client that sends request after request never waits
+QUIET_S = 0.5  # idle time before anything is prepared: a client that sends request after request never waits
 
 log = logging.getLogger("tahr.server")
 

@@ -66,7 +66,7 @@ class LlmEngine:
     async def embed(
         self, texts: Sequence[list[int]], options: EmbeddingOptions, lora: Sequence[LoraChoice] = ()
     ) -> "NDArray[np.float32]":
-        """What the model makes of each text, given as tokens."""
+        """Compute the vector of each text, given as tokens."""
         return await self._llm.vectors(texts, options, lora)
 
     def adapters(self) -> "Sequence[LoadedAdapter]":

@@ -25,7 +25,7 @@ class ModelChoice:
     quantization: str | None = None
     other_names: tuple[str, ...] = ()
     config: EngineConfig = field(default_factory=EngineConfig)
-    sampling: SamplingParams = field(default_factory=SamplingParams)  # where a request says nothing
+    sampling: SamplingParams = field(default_factory=SamplingParams)  # defaults of its requests
 
     def names(self, own: str) -> tuple[str, ...]:
         """All names it answers to, the one it is reported by first."""
@@ -53,12 +53,12 @@ def check_text(name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What the loading of all models has in common."""
+    """Options common to the loading of all models."""
 
     progress: Any = None
     logs: "Sequence[StepLog]" = ()  # get every step
-    stream_interval_s: float = 0.0  # of an `AsyncLLM`
-    budget_bytes: int | None = None  # of all models
+    stream_interval_s: float = 0.0  # interval of each `AsyncLLM`
+    budget_bytes: int | None = None  # limit on the memory of all models
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class LlmLoader:
         return LlmEngine(llm)
 
     def facts(self) -> "ModelFacts":
-        """What the files of the model say of it."""
+        """Facts from the files of the model."""
         from tahr.loading.model_facts import model_facts
 
         return model_facts(self.choice.source, self.choice.quantization)

@@ -41,9 +41,9 @@ class ModelPool:
         self.keep_alive_s = keep_alive_s
         self.n_loads = self.n_unloads = self.n_failures = 0
         self.max_bytes = 0  # the most that was ever in memory
-        self.past: Counter[str] = Counter()  # what engines that are unloaded have counted
+        self.past: Counter[str] = Counter()  # counters of engines that are unloaded
         self._models = models
-        self._turn = asyncio.Lock()  # of the one load that makes room
+        self._turn = asyncio.Lock()  # held by the one load that frees memory
         self._left = asyncio.Event()  # set when a model may have become free
         self._loading_bytes = 0
         self._thread: threading.Thread | None = None
@@ -82,7 +82,7 @@ class ModelPool:
 
     @contextmanager
     def used(self, request: HttpRequest, model: ServedModel) -> Iterator[None]:
-        """The same while inside."""
+        """Count as a user of the model while inside."""
         is_new = self.begin_use(request, model)
         try:
             yield
@@ -120,7 +120,7 @@ class ModelPool:
     # ---- how long a model stays -------------------------------------------------------------------------------
 
     def keep(self, model: ServedModel, seconds: float | None) -> None:
-        """From now on the model stays so long without requests; None: for ever."""
+        """Keep the model loaded for `seconds` without requests; None: for ever."""
         model.keep_alive_s = seconds
         if not model.users:
             self._expect_expiry(model)
@@ -153,7 +153,7 @@ class ModelPool:
     def load(self, model: ServedModel) -> "asyncio.Future[None]":
         """Have a model loaded. All who ask meanwhile wait for the same load, which nobody's leaving ends."""
         if model not in self._models.models:
-            raise self._models.unknown(model.name)  # it was deleted since the request has found it
+            raise self._models.unknown(model.name)  # the model was deleted since the request has found it
         if model.loaded_engine and not model.unload_task:
             model.users |= model.waiting
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -187,7 +187,7 @@ class ModelPool:
             model.attach(engine, self._models.defaults)
             model.keep_alive_s = self.keep_alive_s
             model.used_at = time.monotonic()
-            model.users |= model.waiting  # before anything else can unload it
+            model.users |= model.waiting  # nothing else may unload it first
             if not model.users:
                 self._expect_expiry(model)
             self.n_loads += 1
@@ -285,7 +285,7 @@ class ModelPool:
 
 
 def load_failure(model: ServedModel, error: Exception) -> HttpError:
-    """What those get who asked for a model that cannot be loaded."""
+    """The error of requests for a model that cannot be loaded."""
     if isinstance(error, HttpError):
         return error
     is_ours = isinstance(error, TahrError)  # messages of other libraries may quote anything
@@ -296,7 +296,7 @@ def load_failure(model: ServedModel, error: Exception) -> HttpError:
 
 
 async def change_adapters(engine: ServedEngine, model: ServedModel) -> None:
-    """As they were when the model was loaded before; one that is gone is not worth the model."""
+    """Restore the adapters of the last load; one that is gone does not fail the model."""
     loaded = {each.name for each in engine.adapters()}
     for name, change in list(model.changed_adapters.items()):
         try:

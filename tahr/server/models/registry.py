@@ -17,9 +17,9 @@ from tahr.server.models.engine_port import ServedEngine
 if TYPE_CHECKING:
     from tahr.loading.model_facts import ModelFacts
 
-MAX_NAMES = 64  # of one model
-MAX_LISTED = 32  # in an error
-STALLED_AFTER_S = 60.0  # without a step while requests run
+MAX_NAMES = 64  # names of one model
+MAX_LISTED = 32  # names that an error lists
+STALLED_AFTER_S = 60.0  # time without a step while requests run
 
 
 class Phase(Enum):
@@ -34,8 +34,8 @@ class Health(Enum):
     """How an engine is."""
 
     OK = "ok"
-    BUSY = "busy"  # in a step that takes long
-    FAILING = "failing"  # its thread has ended or does nothing while requests run, or its weights have changed
+    BUSY = "busy"  # a step takes long
+    FAILING = "failing"  # the thread has ended or does nothing while requests run, or the weights have changed
 
 
 class ModelLoader(Protocol):
@@ -43,14 +43,14 @@ class ModelLoader(Protocol):
 
     @property
     def source(self) -> str:
-        """What the model is fetched and deleted by."""
+        """Name by which the model is fetched and deleted."""
 
     def n_bytes(self) -> int:
         """About how much memory it takes; fetches its files if they are not on this machine."""
 
     def load(self) -> ServedEngine: ...
     def facts(self) -> "ModelFacts":
-        """What the files of the model say of it."""
+        """Facts from the files of the model."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,31 +60,31 @@ class ServedModel:
     names: tuple[str, ...]
     loaded_engine: ServedEngine | None = None
     created: int = field(default_factory=lambda: int(time.time()))
-    sampling: SamplingParams = field(default_factory=SamplingParams)  # what its settings say
+    sampling: SamplingParams = field(default_factory=SamplingParams)  # settings in the model's files
     loader: ModelLoader | None = None  # None: it stays as it is
-    defaults: SamplingParams = field(default_factory=SamplingParams)  # where a request says nothing
+    defaults: SamplingParams = field(default_factory=SamplingParams)  # defaults of its requests
     context_size: int | None = None  # None: it was not loaded yet
-    n_bytes: int | None = None  # of memory, likewise
+    n_bytes: int | None = None  # memory, where it is known
     fingerprint: str = ""  # changes when the same seed may give another text
     facts: "ModelFacts | None" = None  # once somebody has asked
     on_demand: bool = False  # not loaded at the start, even if there is no budget
-    # By name, what became of adapters while it ran: path and scale of those that were added, None of those removed.
+    # Adapters that were added while it ran, with path and scale, or removed (None), by name.
     changed_adapters: dict[str, tuple[str, float] | None] = field(default_factory=dict)
-    # Of the pool: only the event loop's thread uses them.
+    # The pool's own fields, used by the event loop's thread alone.
     users: set[object] = field(default_factory=set)  # requests that use it now
     waiting: set[object] = field(default_factory=set)  # requests that wait until it is loaded
     load_task: "asyncio.Task[None] | None" = None
     unload_task: "asyncio.Task[None] | None" = None
     used_at: float = 0.0
-    keep_alive_s: float | None = None  # how long it stays without requests; None: for ever
+    keep_alive_s: float | None = None  # time it stays without requests; None: for ever
     expiry: asyncio.TimerHandle | None = None
-    expires_at: float = 0.0  # where there is an expiry
+    expires_at: float = 0.0  # time of unloading, if it has one
     _n_steps: int = -1  # the engine's counter when it last moved
     _moved_at: float = 0.0
-    _cpu_s: float = 0.0  # of the engine's thread when it was last looked at
+    _cpu_s: float = 0.0  # processor time of the engine's thread at the last look
 
     def attach(self, engine: ServedEngine, server_defaults: SamplingParams) -> None:
-        """From here on it is loaded."""
+        """Take over a loaded engine."""
         facts = f"{engine.name}/{engine.backend_summary}/{engine.context_size}"
         self.fingerprint = f"tahr-{__version__}-{zlib.crc32(facts.encode()):08x}"
         self.defaults = precedence(self.sampling, server_defaults, engine.sampling_defaults)
@@ -164,7 +164,7 @@ class ModelRegistry:
         self._put(models)
 
     def open(self) -> None:
-        """From here on requests are answered."""
+        """Begin to answer requests."""
         self.phase = Phase.READY
 
     def add(self, model: ServedModel) -> None:

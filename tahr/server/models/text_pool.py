@@ -27,14 +27,14 @@ class TextPool:
     def __init__(self, always_threads: bool = False):
         self._pools = [(most, ThreadPoolExecutor(n, thread_name_prefix="tahr-text")) for most, n in THREADS]
         self._always_threads = always_threads
-        self._n_cautious = 0  # how many of the next short texts go to a thread all the same
+        self._n_cautious = 0  # next short texts that go to a thread all the same
 
     async def run(self, work: Callable[[], T], n_bytes: int = SHORT_BYTES + 1) -> T:
-        """What `work` returns; `n_bytes` is the size of what it reads."""
+        """Run `work` on the pool; `n_bytes` is the size of its input."""
         return self._run_here(work) if self._is_short(n_bytes) else await self._run_there(work, n_bytes)
 
     async def run_for(self, request: HttpRequest, work: Callable[[], T], n_bytes: int) -> T:
-        """The same for a request that nothing can cancel yet: when its client leaves, the work ends."""
+        """Run `work` for a request that nothing can cancel yet: when its client leaves, the work ends."""
         if self._is_short(n_bytes):
             return self._run_here(work)
         with request.cancellable():

@@ -22,7 +22,7 @@ class Observer:
     def generation_started(self, record: GenerationRecord) -> None: ...
 
     def first_token(self, record: GenerationRecord, seconds: float) -> None:
-        """So long after the request arrived."""
+        """`seconds` is the time to first token."""
 
     def next_tokens(self, record: GenerationRecord, n_tokens: int, seconds_each: float) -> None:
         """Tokens of a choice after its first, with the mean time from one to the next."""

@@ -53,10 +53,10 @@ KNOWN = {
     )
     for name in body.__struct_fields__
 }
-MAX_DUMPS = 1000  # of one server's life; the oldest are removed
+MAX_DUMPS = 1000  # dumps of one server's life; the oldest are removed
 MAX_PENDING = 256
-MAX_FILE_BYTES = 256 << 20  # of a bundle that is read
-MAX_DEPTH = 256  # of its JSON: deeper trees parse, but cannot be printed
+MAX_FILE_BYTES = 256 << 20  # size of a bundle that is read
+MAX_DEPTH = 256  # depth of its JSON: deeper trees parse, but cannot be printed
 
 
 class RequestDumps(Observer):
@@ -134,7 +134,7 @@ def contents(record: RequestRecord, texts: bool) -> dict[str, Any]:
 
 
 def generation_contents(generation: GenerationRecord, texts: bool) -> dict[str, dict[str, Any]]:
-    """What generating adds to each file."""
+    """Contents of each file that a generation adds."""
     params = generation.params
     private = {} if texts else {"stop": len(params.stop), "cache_salt": REMOVED}
     prompt: dict[str, Any] = {"n_tokens": [len(tokens) for tokens in generation.prompts]}
@@ -175,7 +175,7 @@ def request_of(data: bytes, texts: bool) -> Any:
 
 
 def shape(value: Any, field: str = "") -> Any:
-    """The same value with the length of each text in its place."""
+    """The shape of a value: its texts replaced by their lengths."""
     if isinstance(value, str):
         return value if field in PLAIN_FIELDS and len(value) < 32 else {"chars": len(value)}
     if isinstance(value, dict) and field in FREE:

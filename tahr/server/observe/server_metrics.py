@@ -1,4 +1,4 @@
-"""What a server measures, and the names dashboards know it by."""
+"""Metrics of a server, under the names that dashboards know."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -68,7 +68,7 @@ SESSION_METRICS = (
     ("session_cache_dropped_messages_total", "counter", "Old messages dropped.", "dropped_messages"),
 )
 
-# The same, of `ModelPool`.
+# Name, kind, help text, field of `ModelPool`.
 POOL_METRICS = (
     ("models_loaded", "gauge", "Models in memory.", "n_loaded"),
     ("models_warming", "gauge", "Models some of whose steps are still to be prepared ahead.", "n_warming"),

@@ -13,7 +13,8 @@ log = logging.getLogger("tahr.server")
 
 async def report_throughput(models: ModelRegistry, interval_s: float) -> None:
     """A line per interval and model that has computed a token since the last line."""
-    last: WeakKeyDictionary[ServedEngine, tuple[int, int]] = WeakKeyDictionary()  # one that is loaded again counts anew
+    # an engine that is loaded again counts anew
+    last: WeakKeyDictionary[ServedEngine, tuple[int, int]] = WeakKeyDictionary()
     while interval_s:
         await asyncio.sleep(interval_s)
         for model in models.loaded:

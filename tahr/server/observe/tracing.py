@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tahr.config import SamplingParams
     from tahr.engine.sequences.stats import RequestStats
 
-OPERATIONS = {  # of all APIs, by their routes
+OPERATIONS = {  # operations by route, for all APIs
     **dict.fromkeys(("/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat"), "chat"),
     **dict.fromkeys(("/v1/completions", "/api/generate", "/completion", "/infill"), "text_completion"),
     **dict.fromkeys(("/v1/embeddings", "/api/embed", "/api/embeddings"), "embeddings"),
@@ -34,7 +34,7 @@ PARAMETERS = {  # attributes of the GenAI conventions, and the sampling paramete
     "gen_ai.request.seed": "seed",
 }
 EXPORT_TIMEOUT_S = 5.0
-CLOSE_S = 3.0  # for spans that are still to be sent when the server ends
+CLOSE_S = 3.0  # time to send the last spans when the server ends
 MISSING = "Traces need OpenTelemetry: run `pip install '.[otel]'` in Tahr's directory, or leave out --otlp-endpoint."
 
 
@@ -156,7 +156,7 @@ def facts_of(part: str, stats: "RequestStats") -> dict[str, Any]:
 
 
 def fault_of(record: RequestRecord) -> str:
-    """What went wrong, in a word; empty if nothing did."""
+    """The kind of failure in a word; empty without one."""
     finish = record.generation.finish if record.generation else ""
     if finish in ("error", "client_gone"):
         return finish if finish == "client_gone" or record.status == 200 else str(record.status)

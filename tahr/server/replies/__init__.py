@@ -1,1 +1,1 @@
-"""From a request to its response, for all APIs."""
+"""A request becomes its response, for all APIs."""

@@ -23,7 +23,7 @@ NAMED = (
 
 
 class ChatOptions(Struct, frozen=True):
-    """What a chat asks for beside its messages and its sampling."""
+    """Options of a chat beside its messages and its sampling."""
 
     tools: ToolOptions
     thinking: ThinkingOptions

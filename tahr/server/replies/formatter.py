@@ -24,7 +24,7 @@ class ReasoningDetails(Struct):
 
 
 class Usage(Struct):
-    """What a request cost."""
+    """Token counts of a request."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -46,7 +46,7 @@ class ChoiceOutput(Struct):
 
 
 class ReplyOptions(Struct, frozen=True):
-    """What a request wants to see, and what all parts of its reply repeat."""
+    """Options of a reply's form, and the facts that all its parts repeat."""
 
     model: str
     fingerprint: str
@@ -65,8 +65,8 @@ class Formatter(Protocol):
 
     id: str
     has_logprobs: bool
-    headers: Mapping[str, str]  # of a stream
-    keep_alive: bytes  # what is sent while there is nothing to send
+    headers: Mapping[str, str]  # headers of a stream
+    keep_alive: bytes  # bytes sent while there is no output
 
     def opening(self) -> bytes: ...
     def chunk(self, choice: int, chunk: "Chunk", stream: EngineStream) -> bytes: ...
@@ -80,7 +80,7 @@ class Formatter(Protocol):
         """After all choices."""
 
     def failure(self, error: HttpError) -> bytes:
-        """In place of all that is still to come."""
+        """Write the error in place of all the rest."""
 
     def progress(self, progress: PromptProgress, elapsed_s: float) -> bytes: ...
     def whole(self, outputs: Sequence[ChoiceOutput], streams: Sequence[EngineStream], usage: Usage) -> Struct: ...

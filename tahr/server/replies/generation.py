@@ -1,4 +1,4 @@
-"""From a prepared request to its response, streamed or whole; routes and APIs differ only in their formatter."""
+"""A prepared request becomes its response, streamed or whole; APIs differ only in their formatter."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -34,13 +34,13 @@ class PreparedReply(Struct, frozen=True):
     """A reply to a request that has been read, resolved and checked."""
 
     model: ServedModel
-    resolved: list[ResolvedRequest]  # one for each prompt
+    resolved: list[ResolvedRequest]  # one request for each prompt
     formatter: Formatter
     stream: bool = False
     return_progress: bool = False
-    turn: Turn | None = None  # of a session
+    turn: Turn | None = None  # turn in a session
     prefill_only: bool = False  # nothing is to be generated
-    grammar_field: str = ""  # where its grammar came from, if it has one
+    grammar_field: str = ""  # field that its grammar came from, if it has one
 
     @property
     def n(self) -> int:
@@ -100,7 +100,7 @@ async def respond_observed(active: ActiveGeneration) -> None:
 
 
 async def respond(active: ActiveGeneration) -> None:
-    """What goes wrong before the first byte becomes a status, afterwards an event."""
+    """Generate and respond: an error before the first byte becomes a status, afterwards an event."""
     try:
         with active.request.cancellable():
             await compute(active)
@@ -138,7 +138,7 @@ def usage(record: GenerationRecord) -> Usage:
 
 
 def received(active: ActiveGeneration, choice: int, chunk: Chunk) -> Chunk:
-    """What happens to a chunk before it is formatted: refused, emptied, remembered, observed."""
+    """Handle a chunk before it is formatted: refuse, empty, remember or observe it."""
     if chunk.finish_reason == "cancelled":
         raise HttpError(503, "The request was cancelled by the server: try again.", code="cancelled")
     if active.reply.prefill_only:

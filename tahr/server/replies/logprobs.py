@@ -64,7 +64,7 @@ def text_of(tokenizer: "Tokenizer", token: int) -> str:
 
 
 def chat_logprobs(tokenizer: "Tokenizer", picks: "Sequence[SampledToken]") -> ChatLogprobs:
-    """As chats give them: an object per token."""
+    """Log-probabilities in the form of chats: an object per token."""
 
     def top(token: int, logprob: float) -> TopLogprob:
         data = tokenizer.token_bytes(token)
@@ -100,12 +100,12 @@ class TextOffsets:
 
 
 def text_parts(tokenizer: "Tokenizer", tokens: Iterable[int]) -> Iterator[bytes]:
-    """What each token adds to a text."""
+    """Bytes that each token adds to a text."""
     return (b"" if tokenizer.is_special(token) else tokenizer.token_bytes(token) for token in tokens)
 
 
 def prompt_parts(tokenizer: "Tokenizer", tokens: Sequence[int], is_text: bool) -> Iterator[bytes]:
-    """What each token adds to the text of a prompt that was sent as text, or as tokens."""
+    """Bytes that each token adds to the text of a prompt that was sent as text, or as tokens."""
     n_opening = len(tokenizer.prefix) if is_text else 0  # the client did not send these
     yield from [b""] * n_opening
     drops_space = tokenizer.drops_first_space
@@ -118,7 +118,7 @@ def prompt_parts(tokenizer: "Tokenizer", tokens: Sequence[int], is_text: bool) -
 def text_logprobs(
     tokenizer: "Tokenizer", picks: "Sequence[SampledToken]", offsets: list[int], first: int | None = None
 ) -> TextLogprobs:
-    """As completions give them: lists side by side. `first` has nothing before it."""
+    """Log-probabilities in the form of completions: lists side by side. `first` has nothing before it."""
     tokens = [] if first is None else [text_of(tokenizer, first)]
     logprobs: list[float | None] = [None] * len(tokens)
     tops: list[dict[str, float] | None] = [None] * len(tokens)
@@ -139,7 +139,7 @@ def tops_by_text(tokenizer: "Tokenizer", pick: "SampledToken") -> dict[str, floa
 
 
 def prompt_logprobs(tokenizer: "Tokenizer", picks: "Sequence[SampledToken]") -> PromptLogprobs:
-    """Of each token of the prompt: how likely it was, and the likeliest; nothing precedes the first."""
+    """Each token of the prompt with its probability and the likeliest ones; nothing precedes the first."""
 
     def one(token: int, logprob: float | None) -> PromptLogprob:
         return PromptLogprob(finite(logprob), text_of(tokenizer, token))

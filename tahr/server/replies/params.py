@@ -1,4 +1,4 @@
-"""From the sampling fields of a request to `SamplingParams`, for all APIs."""
+"""Sampling fields of a request become `SamplingParams`, for all APIs."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,15 +17,15 @@ MOST = {  # entries of a list or a mapping
     "allowed_tokens": 4096,
     "dry_sequence_breakers": 64,
 }
-MAX_CHARS = 1024  # of a stop string, a breaker or a salt
+MAX_CHARS = 1024  # limit on a stop string, a breaker or a salt
 MAX_ID_DIGITS = 10
 NO_NAMES: Mapping[str, str] = {}
 
 
 def params_of(given: Mapping[str, Any], names: Mapping[str, str] = NO_NAMES) -> SamplingParams:
-    """What a request asks for, checked; null is not asked for. `names` are what the client calls our settings."""
+    """Check a request's settings; null is open. `names` are the client's names of our settings."""
     values = {name: value for name, value in given.items() if value is not None}
-    check_sizes(values)  # before what grows with them
+    check_sizes(values)  # goes first: later work grows with them
     for name, clean in CLEAN.items():
         if name in values:
             values[name] = clean(values[name])

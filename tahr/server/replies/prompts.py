@@ -1,4 +1,4 @@
-"""From what a client sends to tokens. All of this may take long, so it runs on the text pool."""
+"""A client's messages become tokens. All of this may take long, so it runs on the text pool."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,8 +15,8 @@ from tahr.text.templates.chat import ChatTemplate
 from tahr.text.tool_calls.tools import is_deeper
 
 OURS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"})
-MAX_PROMPTS = 2048  # in one request
-MAX_DEPTH = 16  # of values for a template
+MAX_PROMPTS = 2048  # prompts in one request
+MAX_DEPTH = 16  # depth of values for a template
 MANY_TOKENS = 2**16
 MOST_COUNTED = 2**22  # tokens of a text that is longer than the context
 
@@ -66,7 +66,7 @@ def check_text_size(engine: ServedEngine, text: str, field: str) -> None:
 
 
 def check_chat_size(engine: ServedEngine, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> None:
-    """The same for all messages of a conversation together, and for the tools."""
+    """Refuse a conversation whose messages and tools are too long together."""
     longest = engine.tokenizer.max_token_bytes
     if longest is None:
         return

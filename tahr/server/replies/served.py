@@ -1,4 +1,4 @@
-"""From a request that its API has read to one that only has to be submitted."""
+"""A request that its API has read becomes one that only has to be submitted."""
 
 from collections.abc import Callable, Mapping
 
@@ -20,29 +20,30 @@ from tahr.server.replies.generation import PreparedReply, generate
 from tahr.server.replies.params import NO_NAMES
 from tahr.server.state.state import ServerState
 
-MAX_LOGPROB_ENTRIES = 2**18  # of prompts in one response: tokens times alternatives times repetitions
-MAX_OUTPUT_ENTRIES = 2**20  # of choices: tokens they may have, times alternatives, which the engine keeps to the end
+MAX_LOGPROB_ENTRIES = 2**18  # limit on prompts of one response: tokens times alternatives times repetitions
+# limit on choices: tokens they may have, times alternatives, which the engine keeps to the end
+MAX_OUTPUT_ENTRIES = 2**20
 
 
 class ServedRequest(Struct, frozen=True):
-    """What an API makes of a body: what to generate with which model, and how the reply is written."""
+    """An API's reading of a body: what to generate with which model, and how the reply is written."""
 
     model: ServedModel
-    requests: list[GenerationRequest]  # one for each prompt
+    requests: list[GenerationRequest]  # one request for each prompt
     formatter: FormatterMaker
     model_name: str | None = None  # the name the client used
-    names: Mapping[str, str] = NO_NAMES  # what the client calls our settings
+    names: Mapping[str, str] = NO_NAMES  # the client's names of our settings
     prompt_field: str = "messages"
     logprobs_field: str = "top_logprobs"
-    grammar_field: str = ""  # where the grammar came from, if there is one
+    grammar_field: str = ""  # field that the grammar came from, if there is one
     stream: bool = False
     return_progress: bool = False
     include_usage: bool = False
-    prompt_logprobs: bool = False  # those of the prompt are shown
+    prompt_logprobs: bool = False  # the prompt's own are shown
     echoes: bool = False  # the prompt is repeated before each choice
     legacy_calls: bool = False
     prefill_only: bool = False  # nothing is to be generated
-    turn: Turn | None = None  # of a session
+    turn: Turn | None = None  # turn in a session
 
 
 Read = Callable[[bytes, Caller], ServedRequest]

@@ -1,1 +1,1 @@
-"""What request handlers share: the state of the server, routes, admission, settings."""
+"""State that request handlers share: the server, routes, admission, settings."""

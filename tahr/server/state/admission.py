@@ -13,7 +13,7 @@ class Admission:
     """Bounds the requests in flight and their time. Only the event loop's thread uses it."""
 
     def __init__(self, models: ModelRegistry, pool: ModelPool, max_requests: int, timeout_s: float | None):
-        self.active: dict[HttpRequest, asyncio.TimerHandle | None] = {}  # with their deadlines
+        self.active: dict[HttpRequest, asyncio.TimerHandle | None] = {}  # running requests and their deadlines
         self.arriving: set[HttpRequest] = set()  # whose bodies are on their way
         self._models = models
         self._pool = pool
@@ -65,7 +65,7 @@ class AdmittedRequest:
     request: HttpRequest
     pool: ModelPool | None = None
     model: ServedModel | None = None
-    _is_new: bool = False  # else whoever gave it the place takes it away
+    _is_new: bool = False  # False: whoever gave it the place takes it away
     _uses: bool = False  # likewise the model
 
     def __enter__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a row of the table of routes says."""
+"""A row of the table of routes."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -35,6 +35,6 @@ class Route:
 
     @property
     def ends(self) -> tuple[str, str]:
-        """What a path of this route begins and ends with, where something variable stands between."""
+        """Beginning and end of a path with a variable part between them."""
         prefix, _, suffix = self.path.partition("{id}")
         return prefix, suffix

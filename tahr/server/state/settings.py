@@ -18,36 +18,38 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8080
     api_keys: tuple[str, ...] = ()  # none: open
-    admin_key: str | None = None  # of routes that change the server; None: only clients on this machine may use them
+    # key of routes that change the server; None: only clients on this machine may use them
+    admin_key: str | None = None
     rate_limit: int | None = None  # requests per minute and key
     rate_limit_total: int | None = None  # requests per minute of all keys together
-    cors_origins: tuple[str, ...] = ()  # of pages of other sites that may use it; *: all
+    cors_origins: tuple[str, ...] = ()  # sites whose pages may use it; *: all
     allowed_hosts: tuple[str, ...] = ()  # names clients may use for it, besides addresses and its own; *: all
     max_body_bytes: int = 10 * 2**20
-    max_requests: int = 4096  # in flight, running or waiting
-    models_budget_bytes: int | None = None  # of memory of all loaded models; None: all are loaded at the start
-    model_keep_alive_s: float | None = None  # for which a model without requests stays loaded; None: for ever
+    max_requests: int = 4096  # requests in flight, running or waiting
+    # limit on the memory of all loaded models; None: all are loaded at the start
+    models_budget_bytes: int | None = None
+    model_keep_alive_s: float | None = None  # time a model without requests stays loaded; None: for ever
     max_tokens_cap: int | None = None
     request_timeout_s: float | None = None  # 0: none either
     body_timeout_s: float = 60.0
     stream_interval_s: float = 0.025  # between two events of a stream, but its first and last; 0: as tokens come
     keep_alive_s: float = 15.0  # between comments on a silent stream
-    reader_timeout_s: float = 120.0  # for a client to read what waits for it
+    reader_timeout_s: float = 120.0  # time for a client to read its waiting bytes
     log_interval_s: float = 5.0  # between throughput lines; 0: none
-    grace_s: float = 10.0  # from a signal to the end of the process
-    shared_prefix_cache: bool = False  # also between clients with different keys
-    session_cache: str = "off"  # or memory: conversations by id
+    grace_s: float = 10.0  # time between a signal and the end of the process
+    shared_prefix_cache: bool = False  # clients with different keys share it, too
+    session_cache: str = "off"  # "memory": conversations are kept by id
     session_max_entries: int = 128
-    session_max_tokens: int = 4096  # of one conversation
+    session_max_tokens: int = 4096  # limit on one conversation
     response_max_entries: int = 1024  # stored responses of /v1/responses
-    response_max_bytes: int = 64 * 2**20  # of all of them together
+    response_max_bytes: int = 64 * 2**20  # limit on all of them together
     response_max_age_s: float = 86_400.0
     decision_trace_jsonl: str | None = None  # a file that gets a line per step of the engine
     chrome_trace: str | None = None  # the same for chrome://tracing
     request_dump_dir: str | None = None  # a folder that gets a folder per request
-    request_dump_texts: bool = False  # with prompts and replies
-    otlp_endpoint: str | None = None  # of a collector of traces
-    sampling: SamplingParams = field(default_factory=SamplingParams)  # where a request says nothing; over the model's
+    request_dump_texts: bool = False  # prompts and replies are dumped, too
+    otlp_endpoint: str | None = None  # URL of a collector of traces
+    sampling: SamplingParams = field(default_factory=SamplingParams)  # defaults of requests; they go before the model's
 
     RANGES: ClassVar[dict[str, Range]] = {
         "port": whole(0, 65535),

@@ -21,11 +21,11 @@ from tahr.server.observe.tracing import open_tracer
 from tahr.server.state.admission import Admission
 from tahr.server.state.settings import Settings
 
-MakeModel = Callable[[str, str], ServedModel]  # from a name and where the model comes from
+MakeModel = Callable[[str, str], ServedModel]  # arguments are a name and the model's source
 
 
 class ServerState:
-    """What handlers get. The parts do not know it, and handlers pass on only the parts that are needed.
+    """State that handlers share. The parts do not know it, and handlers pass on only the parts that are needed.
 
     Handlers run on the event loop. What they give to the text pool uses settings, which do not change, models, whose
     table is replaced and not changed, and sessions, which lock.

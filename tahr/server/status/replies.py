@@ -12,7 +12,7 @@ class ModelCard(Struct):
     context_size: int | None  # None: the model was not loaded yet
     root: str  # the base model, where an adapter is added to one
     parent: str | None = None  # the same; None: it is a base model
-    state: str = "loaded"  # or loading, unloading, unloaded: requests load it
+    state: str = "loaded"  # "loading", "unloading" or "unloaded" in a pool: requests load it
     object: str = "model"
     owned_by: str = "tahr"
     type: str = "model"  # this and what follows are Anthropic's

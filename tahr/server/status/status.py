@@ -16,7 +16,7 @@ async def health(request: HttpRequest, state: ServerState) -> None:
 
 
 async def ready(request: HttpRequest, state: ServerState) -> None:
-    """The same as /health, in one word."""
+    """/health in one word."""
     fine = is_ready(state.models.status)
     await request.respond_json({"status": "ready" if fine else "not ready"}, status=200 if fine else 503)
 

@@ -1,1 +1,1 @@
-"""From messages to the text of a prompt."""
+"""Messages become the text of a prompt."""

@@ -1,4 +1,4 @@
-"""What a template may spend, and how long the things it makes can get."""
+"""Limits on a template's work, and on the length of the values it makes."""
 
 import re
 from collections.abc import Callable, Collection
@@ -11,13 +11,13 @@ from jinja2 import Undefined
 
 T = TypeVar("T")
 
-MAX_DEPTH = 100  # of lists in lists: more is no conversation
-MAX_PARTS = 100_000  # of a list with all it holds
-MAX_NUMBER = 100_000  # for a width or a count
-MAX_BITS = 4096  # of a product: more is no number of a conversation
+MAX_DEPTH = 100  # nesting of lists: deeper values are no conversation
+MAX_PARTS = 100_000  # items of a list, with all they hold
+MAX_NUMBER = 100_000  # largest width or count
+MAX_BITS = 4096  # bits of a product: longer numbers are none of a conversation
 LIST_ENTRY = 16  # letters that a place in a list counts for
 WORK_PER_OUTPUT = 32  # letters a template may handle for each one it may return
-WRITTEN_PER_OUTPUT = 4  # and write: a block of text or a macro is written once more where it is used
+WRITTEN_PER_OUTPUT = 4  # writing costs more: a block of text or a macro is written once more where it is used
 SETS: tuple[type[Any], ...] = (type({}.keys()), type({}.values()), type({}.items()), set)
 CONTAINERS: tuple[type[Any], ...] = (list, tuple, dict, *SETS)
 PLAIN: tuple[type[Any], ...] = (str, bytes, int, float, type(None), range, Undefined, *CONTAINERS)
@@ -28,7 +28,7 @@ class OverBudget(Exception):
 
 
 class Budget:
-    """What one rendering may still spend."""
+    """Remaining budget of one rendering."""
 
     def __init__(self, seconds: float, max_chars: int) -> None:
         self.seconds = seconds
@@ -48,7 +48,7 @@ class Budget:
         self._n_chars_left -= n_chars
         if self._n_chars_left < 0:
             raise OverBudget(f"handled more than {WORK_PER_OUTPUT * self.max_chars} characters")
-        if monotonic() > self._deadline:  # as `tick`, without the call: this runs at every operation
+        if monotonic() > self._deadline:  # `tick` without the call: this runs at every operation
             self.tick()
 
     def write(self, n_chars: int) -> None:
@@ -91,7 +91,7 @@ class Budget:
 
 
 def parts_of(value: Any) -> Collection[Any]:
-    """What is written out, compared and hashed with a value."""
+    """Parts of a value that are written out, compared and hashed with it."""
     if isinstance(value, dict):
         return [*value, *value.values()]
     return value if isinstance(value, CONTAINERS) else ()
@@ -106,7 +106,7 @@ def current() -> Budget:
 
 
 def spending(budget: Budget, work: Callable[[], T]) -> T:
-    """What `work` returns; everything a template does in it is charged to this budget."""
+    """Run `work`; everything a template does in it is charged to this budget."""
     token = _budget.set(budget)
     try:
         return work()
@@ -119,7 +119,7 @@ def size_of(made: Any) -> int:
     return len(made) if isinstance(made, (str, bytes)) else 0
 
 
-# What a field of `format` may state: a fill, a side, a sign, a width and a precision below a thousand.
+# A field of `format` may state a fill, a side, a sign, a width and a precision below a thousand.
 _FIELD = re.compile(r"([^{}]?[<>=^])?[-+ ]?#?0?[0-9]{0,3}[,_]?(\.[0-9]{1,3})?[a-zA-Z%]?")
 _WIDEST = 2000  # a width and a precision
 # Where `splitlines` and `split` cut.
@@ -141,7 +141,7 @@ def _formatted(text: str, *values: Any, **named: Any) -> int:
 
 
 def _listed_items(items: Any, d: Any = "", attribute: Any = None) -> int:
-    """As Jinja's filter `join` names what it takes."""
+    """The number of items that Jinja's filter `join` writes, with its names of arguments."""
     return _joined(d, items)
 
 

@@ -103,7 +103,7 @@ class ChatTemplate:
 
     @cached_property
     def traits(self) -> TemplateTraits:
-        """What the template does with tools."""
+        """The template's way with tools."""
         return traits_of(self)
 
     @cached_property
@@ -160,7 +160,7 @@ class Refused(Exception):
 
 
 def _what(error: Exception) -> str:
-    """What a template did, in words."""
+    """A template's error in words."""
     from jinja2 import TemplateSyntaxError
 
     if isinstance(error, Refused):

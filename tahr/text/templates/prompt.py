@@ -21,13 +21,13 @@ class Marks:
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
         self._secret = ""  # drawn when it is first needed, because most texts name no special token
-        self._found: dict[int, str] = {}  # by token
+        self._found: dict[int, str] = {}  # keys are tokens
 
     def __len__(self) -> int:
         return len(self._found)
 
     def put(self, value: Any) -> Any:
-        """The same value, every text in it marked."""
+        """A copy of the value with every text in it marked."""
         if isinstance(value, str):
             return self._tokenizer.swap_special(value, self._mark)
         if isinstance(value, list | tuple):

@@ -42,8 +42,8 @@ from tahr.text.templates.budget import (
 )
 
 Tests = dict[str, Callable[..., Any]]
-MAX_INDENT = 16  # of JSON
-MAX_NODES = 4096  # of a parsed template: the largest released one has 1,300
+MAX_INDENT = 16  # spaces of JSON's indentation
+MAX_NODES = 4096  # size of a parsed template: the largest released one has 1,300
 
 
 def _guarded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,7 +159,7 @@ class QuietNamespace(Namespace):
 
 
 class QuietUndefined(Undefined):
-    """What is missing, in a sentence that does not write out the key: it may be a list shared without end."""
+    """A missing value, in a sentence that does not write out the key: it may be a list shared without end."""
 
     @property
     def _undefined_message(self) -> str:
@@ -237,7 +237,7 @@ def _ask(question: Callable[..., Any], subject: nodes.Node, *args: nodes.Expr) -
 
 
 def _name_of(question: Callable[..., Any]) -> str:
-    return f"? {question.__name__}"  # which no template can write
+    return f"? {question.__name__}"  # a name that no template can write
 
 
 # What the metered template asks. They take the context so that Jinja does not work them out when it compiles.
@@ -256,7 +256,7 @@ def spend(_: Context, n_chars: int) -> None:
 
 @pass_context
 def compared(_: Context, value: Any) -> Any:
-    """What is compared."""
+    """Charge a value that is about to be compared."""
     if isinstance(value, CONTAINERS):
         current().weigh(value)
     else:
@@ -313,7 +313,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             extensions=extensions,
         )
         self.globals["namespace"] = QuietNamespace
-        del self.globals["lipsum"]  # it would render differently each time
+        del self.globals["lipsum"]  # the text would differ at each rendering
         known = {name: function for name, function in self.filters.items() if name in FILTERS}
         known["tojson"] = _to_json
         self.filters = {name: _guarded_filter(name, function) for name, function in known.items()} | QUESTIONS
@@ -332,10 +332,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(obj, str):
             return attr in TEXT_METHODS
-        if isinstance(obj, LoopContext):  # most templates ask `loop` something for every message
+        if isinstance(obj, LoopContext):  # most templates use `loop` for every message
             return not attr.startswith("_")
         if (isinstance(obj, dict) and attr == "fromkeys") or (isinstance(obj, Cycler) and attr == "items"):
-            return False  # they make values that nothing has weighed
+            return False  # methods that make values which nothing has weighed
         return not isinstance(obj, (bytes, int, float, type, *SETS)) and super().is_safe_attribute(obj, attr, value)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 (as Jinja names them)
@@ -349,9 +349,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
             weigh_containers(args)
             budget.admit(growth(owner, *args, **named(kwargs)))
         elif isinstance(owner, (list, tuple)) or (isinstance(owner, LoopContext) and method.__name__ == "changed"):
-            weigh_containers((owner, *args))  # they compare
+            weigh_containers((owner, *args))  # comparisons
         elif isinstance(__obj, Macro) and (__obj.catch_varargs or __obj.catch_kwargs):
-            budget.weigh((args, named(kwargs)))  # which become values
+            budget.weigh((args, named(kwargs)))  # arguments that become values
         made = super().call(__context, __obj, *args, **kwargs)
         if __obj is dict:
             budget.weigh(made)
@@ -360,16 +360,16 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return made
 
     def call_filter(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """What `map` does with the name of a filter."""
+        """Call a filter by its name for `map`."""
         if name in QUESTIONS:
             raise OverBudget("asks for what is no filter")
         return super().call_filter(name, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         budget = current()
-        if operator == "+" and type(left) is type(right) is str:  # what nearly all templates nearly always do
+        if operator == "+" and type(left) is type(right) is str:  # nearly all templates nearly always do this
             n_chars = len(left) + len(right)
-            if n_chars > budget.max_chars:  # as `admit`, without the call
+            if n_chars > budget.max_chars:  # `admit` without the call
                 budget.admit(n_chars)
             budget.charge(n_chars)
             return left + right

@@ -71,7 +71,7 @@ def with_thought(message: Message, traits: "TemplateTraits") -> Message:
     name = traits.thought_name
     if not thought or name == "reasoning_content" or (name != "content" and message.get(name)):
         return message
-    if name == "content" and message.get("tool_calls") and not traits.writes_calls:  # which are added to the text
+    if name == "content" and message.get("tool_calls") and not traits.writes_calls:  # calls become part of the text
         return message
     content = message.get("content")
     if traits.thought_or_text and message.get("tool_calls") and content and isinstance(content, str):

@@ -1,4 +1,4 @@
-"""What a chat template can do with tools, found out by rendering small conversations with it."""
+"""A chat template's way with tools, found out by rendering small conversations with it."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -32,18 +32,18 @@ IDS = ("abcdefgh1", "abcdefgh2")  # short enough for templates that are strict a
 
 @dataclass(frozen=True, slots=True)
 class TemplateTraits:
-    """What a model's template does with tools, calls and results."""
+    """A chat template's way with tools, calls and results."""
 
-    takes_system: bool = False  # it has a place for instructions
-    knows_tools: bool = False  # it shows the model which tools there are
-    writes_calls: bool = False  # it shows the model the calls it made
-    takes_results: bool = False  # it shows the model what came of them
-    text_arguments: bool = False  # it wants arguments as JSON text instead of an object
-    empty_content: str | None = ""  # what the content of a message is that holds calls alone
+    takes_system: bool = False  # instructions have a place in it
+    knows_tools: bool = False  # tools are shown to the model
+    writes_calls: bool = False  # calls are shown to the model
+    takes_results: bool = False  # results are shown to the model
+    text_arguments: bool = False  # arguments are JSON text instead of an object
+    empty_content: str | None = ""  # content of a message that holds calls alone
     several_calls: bool = True  # a message may hold more than one
     calls_with_text: bool = True  # a message may hold text and calls; else the calls are not shown
-    thought_name: str = "reasoning_content"  # where it looks for what was thought before a message; see `THOUGHTS`
-    thought_or_text: bool = False  # it refuses a message with calls that has both
+    thought_name: str = "reasoning_content"  # field for the thoughts before a message; see `THOUGHTS`
+    thought_or_text: bool = False  # a message with calls cannot have both
 
 
 class Renderer(Protocol):
@@ -116,7 +116,7 @@ def results(n: int) -> list[Message]:
 
 
 def attempt(template: Renderer, messages: Sequence[Message]) -> str:
-    """What a template makes of a conversation; nothing where it cannot render it."""
+    """Render a conversation; nothing where the template cannot."""
     try:
         return template.render(messages, tools=[OFFER])
     except TemplateError:

@@ -1,1 +1,1 @@
-"""From text to tokens and back."""
+"""Text becomes tokens, and tokens text."""

@@ -70,7 +70,7 @@ def _byte_level_bpe(source: VocabSource) -> TokenizerRecipe:
 
 
 def _unknown_ids(source: VocabSource) -> Callable[[str], Sequence[int]]:
-    """What a letter without a token of its own becomes: its bytes, else the unknown token."""
+    """The tokens of a letter that has none of its own: its bytes, else the unknown token."""
     of_byte = {source.pieces[i]: i for i in source.of_kind(Kind.BYTE)}
     unknown = source.token_id("unknown")
 
@@ -141,7 +141,7 @@ def _unigram(source: VocabSource) -> TokenizerRecipe:
     """T5 and its kin: the most probable segmentation."""
     scores = source.numbers("scores", np.float32, 0.0).tolist()
     hidden = set(source.of_kind(Kind.CONTROL, Kind.UNKNOWN))
-    # It would find "</s>" in plain text, so it knows control tokens under names nobody types.
+    # The library would find "</s>" in plain text, so it knows control tokens under names nobody types.
     pieces = [f"\ufdd0{i}" if i in hidden else piece for i, piece in enumerate(source.pieces)]
     model = Tokenizer(
         models.Unigram(

@@ -15,7 +15,7 @@ KEY = "tokenizer.ggml."
 
 
 class Kind(IntEnum):
-    """What `tokenizer.ggml.token_type` says of a token."""
+    """Kinds of tokens in `tokenizer.ggml.token_type`."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -72,12 +72,12 @@ class VocabSource:
 
 @dataclass(frozen=True)
 class TokenizerRecipe:
-    """What a builder decides: how a stretch of plain text becomes ids, and how pieces read."""
+    """A builder's result: how a stretch of plain text becomes ids, and how pieces read."""
 
     encode: Callable[[str], list[int]]
     alphabet: Callable[[str], bytes]
     drops_first_space: bool = False
-    add_bos: bool = False  # these three hold where the file does not say
+    add_bos: bool = False  # defaults of a file that is silent, as are the two below
     add_eos: bool = False
     add_sep: bool = False
     keeps_text: bool = True  # every byte of a text is in one of its tokens

@@ -14,7 +14,7 @@ from tahr.text.tokens.long_text import LONG, Encoder, encoding, remembered
 from tahr.text.tokens.special_names import MAX_NAME, SpecialNames
 from tahr.text.tokens.vocab import Ends, LibraryErrors, Vocab, alias, end_markers
 
-_SPACE = re.compile(r"[^\S\x1c-\x1f]*")  # what the library takes for white space
+_SPACE = re.compile(r"[^\S\x1c-\x1f]*")  # the library's notion of white space
 
 Span = tuple[int, int, int]  # a token, or what stands between two, and where it begins and ends in a text
 
@@ -81,7 +81,7 @@ def _around(source: VocabSource, names: Mapping[int, str], encode: Callable[[str
 
 
 def _library_finder(source: VocabSource, ids: Mapping[str, int], between: int) -> Callable[[str], Iterator[Span]]:
-    """What finds added tokens by one call, which for each of them takes some kilobytes and ten microseconds."""
+    """A finder of added tokens by one call, which for each of them takes some kilobytes and ten microseconds."""
     finder = Tokenizer(models.WordLevel({**ids, "": between}, unk_token=""))
     swallows = _swallows_space(source)
     rows = ((name, swallows(source.pieces[i])) for name, i in ids.items())

@@ -13,7 +13,7 @@ from tahr.text.tokens.pretokenizers import PRE_TOKENIZERS
 from tahr.text.tokens.special_names import MAX_NAME, SpecialNames
 
 _KNOWN_SPLITS = frozenset(row.splits for row in PRE_TOKENIZERS.values() if row.cuts_at_words)
-_CUT_INSIDE = re.compile(r"\n[A-Za-z]|[a-z] (?:[A-Za-z]|$)")  # of a name: a cut between words might divide it
+_CUT_INSIDE = re.compile(r"\n[A-Za-z]|[a-z] (?:[A-Za-z]|$)")  # marks inside a name: a cut between words might divide it
 
 
 def encoder_of(tree: Mapping[str, Any], tokenizer: Any) -> Encoder:

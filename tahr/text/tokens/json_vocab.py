@@ -133,7 +133,7 @@ def _plain(tree: dict[str, Any]) -> Encoder:
         ]
         hidden = {token["content"]: token["id"] for token in tree.get("added_tokens") or () if token.get("special")}
         model = {**tree["model"], "vocab": _hide(tree["model"], hidden)}
-        if isinstance(model["vocab"], dict):  # else the library would number them anew
+        if isinstance(model["vocab"], dict):  # without a dictionary the library would number them anew
             model["vocab"] |= {token["content"]: token["id"] for token in added}
         plain = {**tree, "added_tokens": added, "model": model}
         return encoder_of(plain, _encode_all(Tokenizer.from_str(json.dumps(plain))))
@@ -257,7 +257,7 @@ def _has_token(parsing: Any, i: int) -> bool:
 
 
 def _processor_ends(parsing: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What the post-processor of tokenizer.json puts before and after a text."""
+    """Tokens that the post-processor of tokenizer.json puts before and after a text."""
     bare: list[int] = parsing.encode("a", add_special_tokens=False).ids
     full: list[int] = parsing.encode("a", add_special_tokens=True).ids
     start = next((i for i in range(len(full)) if full[i : i + len(bare)] == bare), 0)
@@ -265,7 +265,7 @@ def _processor_ends(parsing: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _processor_between(parsing: Any, suffix: tuple[int, ...]) -> tuple[int, ...]:
-    """What the post-processor puts between the two texts of a pair; what closes a text, where it puts nothing."""
+    """Tokens that the post-processor puts between the texts of a pair; the end of a text, where it puts none."""
     first: list[int] = parsing.encode("a", add_special_tokens=False).ids
     pair: list[int] = parsing.encode("a", "a", add_special_tokens=True).ids
     at = [i for i in range(len(pair)) if pair[i : i + len(first)] == first]
@@ -273,7 +273,7 @@ def _processor_between(parsing: Any, suffix: tuple[int, ...]) -> tuple[int, ...]
 
 
 def _switched(ids: tuple[int, ...], token: int | None, wanted: bool | None, *, at_front: bool) -> tuple[int, ...]:
-    """The same with the configuration's own switch for this token applied, where there is one."""
+    """Ends with the configuration's own switch for this token applied, where there is one."""
     if wanted is None or token is None or wanted == (token in ids):
         return ids
     if not wanted:

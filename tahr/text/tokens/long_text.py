@@ -50,7 +50,7 @@ def next_cut(text: str, start: int, between: re.Pattern[str] = _WORDS) -> int | 
 
 
 def encoding(tokenizer: Any, text: str) -> Any:
-    """What the library's tokenizer makes of a text, without what it would add at its ends."""
+    """The library's encoding of a text, without tokens at its ends."""
     if len(text) <= LONG:
         return tokenizer.encode(text, add_special_tokens=False)
     return tokenizer.encode_batch([text], add_special_tokens=False)[0]
@@ -74,8 +74,6 @@ def ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
 
 
 def remembered(encode: Callable[[str], Sequence[int]]) -> Callable[[str], Sequence[int]]:
-    """The same encoder, which remembers short stretches: those of a conversation are mostly those of the last one, such
-    as roles, instructions and earlier messages.
-    """
+    """Remember the encoding of short stretches, such as roles: a conversation repeats those of its last request."""
     known = lru_cache(maxsize=N_REMEMBERED)(lambda text: tuple(encode(text)))
     return lambda text: known(text) if len(text) <= MAX_REMEMBERED else encode(text)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tahr.text.tokens.cancellation import check_cancelled
 
-Rank = Callable[[str, str], float | None]  # of joining two neighbours; None: they do not join
+Rank = Callable[[str, str], float | None]  # priority of joining two neighbours; None: they do not join
 
 _MAX_CACHED_WORDS = 50_000
 _MAX_CACHED_LETTERS = 32  # longer words rarely come twice

@@ -62,7 +62,7 @@ class PreTokenizer:
 
     splits: tuple[str, ...]
     whole_words: bool = False  # a word that is itself a token skips the merges
-    add_bos: bool = False  # when the file does not say
+    add_bos: bool = False  # default of a file that is silent
     cuts_at_words: bool = True  # a space between two words, and the beginning of a line, always begin a piece
 
 

@@ -31,7 +31,7 @@ class Tokenizer:
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
-        """From the metadata of a GGUF file (`tokenizer.ggml.*`)."""
+        """Make one from the metadata of a GGUF file (`tokenizer.ggml.*`)."""
         from tahr.text.tokens.gguf_vocab import read_gguf
 
         return cls(read_gguf(metadata))
@@ -44,14 +44,14 @@ class Tokenizer:
         config: Mapping[str, Any] | None = None,
         generation: Mapping[str, Any] | None = None,
     ) -> Tokenizer:
-        """From the content of tokenizer.json, with that of tokenizer_config.json and generation_config.json."""
+        """Make one from tokenizer.json, with the content of tokenizer_config.json and generation_config.json."""
         from tahr.text.tokens.json_vocab import read_json
 
         return cls(read_json(data, config or {}, generation or {}))
 
     @classmethod
     def from_dir(cls, path: Path) -> Tokenizer:
-        """From a directory in the Hugging Face layout."""
+        """Make one from a directory in the Hugging Face layout."""
         from tahr.text.tokens.json_vocab import read_dir
 
         return cls(read_dir(path))
@@ -78,7 +78,7 @@ class Tokenizer:
         return [*self._vocab.ends.prefix, *ids, *self._vocab.ends.suffix] if add_special else ids
 
     def beginning(self, text: str, n_tokens: int) -> str:
-        """As much of a long text as its first `n_tokens` tokens need, or a little more; the rest is not looked at."""
+        """The part of a long text that its first `n_tokens` tokens need, or a little more; the rest stays unread."""
         size = max(LONG, N_CHARS_AT_FIRST * n_tokens)
         while len(text) > size and (cut := next_cut(text, size)) is not None:
             if len(self.encode(text[:cut], add_special=False)) >= n_tokens + N_SPARE:

@@ -1,4 +1,4 @@
-"""What a tokenizer is made of, however a model's files spell it; and how a piece of a vocabulary turns into bytes."""
+"""Parts of a tokenizer, however a model's files spell them; and the bytes of a vocabulary's pieces."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from tahr.errors import TahrError, TokenizerError
 from tahr.text.tokens.long_text import Encoder
 
 MAX_VOCAB = 1 << 22  # ids; the largest released vocabulary has 262,208
-SPACE = "▁"  # how SentencePiece writes a space
+SPACE = "▁"  # SentencePiece's space
 _BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 _SECRET = os.urandom(8).hex()
 
@@ -64,7 +64,7 @@ def _letter_of_byte() -> dict[int, str]:
 def to_byte_level(text: str) -> str:
     """A text in the alphabet of byte-level BPE."""
     letters = text.encode().decode("latin-1")
-    # In parts, because translating holds the GIL.
+    # Translating holds the GIL, so it is done in parts.
     parts = (letters[at : at + 8192] for at in range(0, len(letters), 8192))
     return "".join([part.translate(_letter_of_byte()) for part in parts])
 
