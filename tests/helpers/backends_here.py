@@ -9,7 +9,8 @@ from plain_backend import PlainBackend
 from tahr.backends import BACKENDS, open_backend
 from tahr.backends.api import Backend, ExpertMLPs, KVStore, LayerShape, Linear, MemoryLayout, Rows, Tensor, Weight
 from tahr.backends.cuda.layouts import presence as cuda_presence
-from tahr.backends.reference.backend import DenseMatrix, ReferenceBackend
+from tahr.backends.reference.arithmetic import DenseMatrix
+from tahr.backends.reference.backend import ReferenceBackend
 from tahr.weights.tensor import HostTensor
 
 USABLE = [name for name in BACKENDS if name != "cuda" or not cuda_presence.problem()]
