@@ -46,6 +46,7 @@ def test_unknown_type_falls_back_to_the_name() -> None:
     [
         ("gemma3n", "Gemma-3n-E2B"),
         ("mllama", "Llama-3.2-11B-Vision"),
+        ("diffusion_gemma", "DiffusionGemma-26B-A4B"),
         ("fancy", "Fancy-7B"),
         ("fancy", "notallamas"),
     ],

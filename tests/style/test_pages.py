@@ -131,6 +131,10 @@ def test_the_ten_files_are_read_in_a_weekend() -> None:
     assert sum(len((ROOT / "tahr" / file).read_text().splitlines()) for file in rows) <= MOST_LINES
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
+
+
 # ---- threads and locks ----------------------------------------------------------------------------------------------
 
 
