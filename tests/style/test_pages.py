@@ -18,7 +18,7 @@ SPAN = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 MOST_LINES = 3_000  # of the ten files: what one reads in a weekend
 # Options of other programs and of `make`d environments, as pages name them.
-FOREIGN = {"--compile-bytecode", "--context-shift", "--ctx-2", "--parallel"}
+FOREIGN = {"--compile-bytecode", "--context-shift", "--parallel"}
 
 
 def text_of(page: str) -> str:
@@ -129,6 +129,11 @@ def test_functions_of_the_readers_note_are_where_it_says() -> None:
 def test_the_ten_files_are_read_in_a_weekend() -> None:
     rows = re.findall(r"^\| \d+ \| `([\w./]+)` \|", text_of("life-of-a-token.md"), re.MULTILINE)
     assert sum(len((ROOT / "tahr" / file).read_text().splitlines()) for file in rows) <= MOST_LINES
+
+
+def test_decisions_are_few() -> None:
+    entries = re.findall(r"^\*\*.*", text_of("decisions.md"), re.MULTILINE)
+    assert len(entries) <= 40 and max(len(entry.split()) for entry in entries) <= 230
 
 
 def test_the_readme_is_short() -> None:
