@@ -10,7 +10,9 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import layers  # noqa: E402
 import models_table  # noqa: E402
 
-DOCUMENTS = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+DOCUMENTS = sorted(
+    [*(ROOT / "docs").glob("*.md"), *(ROOT / "tahr").rglob("NOTES.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+)
 PATH = re.compile(
     r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|cpp|h|md|sh|svg|toml))`|`((?:docs|tests|scripts|benchmarks)/[\w./-]*)`"
 )
@@ -18,9 +20,9 @@ EXAMPLES = {"./tahr.toml"}  # files of a user
 
 
 def missing_paths(document: Path) -> list[str]:
-    """A file is named from the root of the checkout or of the package."""
+    """A file is named from the root of the checkout or of the package, or from beside the document."""
     named = {a or b for a, b in PATH.findall(document.read_text(encoding="utf-8"))} - EXAMPLES
-    return sorted(n for n in named if not (ROOT / n).exists() and not (ROOT / "tahr" / n).exists())
+    return sorted(n for n in named if not any((base / n).exists() for base in (ROOT, ROOT / "tahr", document.parent)))
 
 
 def test_paths_exist() -> None:

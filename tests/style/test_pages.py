@@ -11,10 +11,11 @@ from tahr.kv.pages import PagePool
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(
-    [*DOCS.glob("*.md"), *ROOT.glob("*.md"), *(ROOT / "benchmarks").glob("*.md"), *ROOT.rglob("tahr/**/*.md")]
+    [*DOCS.glob("*.md"), *ROOT.glob("*.md"), *(ROOT / "benchmarks").glob("*.md"), *(ROOT / "tahr").rglob("NOTES.md")]
 )
 FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]*[a-z0-9])")
 SPAN = re.compile(r"`([^`\n]+)`")
+NAME_IN_FILE = re.compile(r"`(\w+)`,? (?:in|\()\s?`((?:[\w.-]+/)+[\w.-]+\.(?:py|h|cpp|toml))`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 MOST_LINES = 3_000  # of the ten files: what one reads in a weekend
 # Options of other programs and of `make`d environments, as pages name them.
@@ -57,6 +58,23 @@ def test_links_lead_somewhere() -> None:
         if is_broken(page, link)
     ]
     assert broken == []
+
+
+def test_names_stand_in_the_files_that_pages_say() -> None:
+    """A page that says "`name` in `file`" is right about the file."""
+    wrong = [
+        f"{page.name}: {name} in {file}"
+        for page in PAGES
+        for name, file in NAME_IN_FILE.findall(page.read_text(encoding="utf-8"))
+        if not is_log(page) and not stands_in(name, file)
+    ]
+    assert wrong == []
+
+
+def stands_in(name: str, file: str) -> bool:
+    """Whether a file of the checkout or of the package has a name as a word."""
+    paths = [path for path in (ROOT / file, ROOT / "tahr" / file) if path.is_file()]
+    return any(re.search(rf"\b{name}\b", path.read_text(encoding="utf-8")) for path in paths)
 
 
 # ---- what readers type ----------------------------------------------------------------------------------------------
