@@ -12,7 +12,7 @@ from tahr import hub
 from tahr.errors import ConfigError, QuantError
 from tahr.models.loader.convert import convert
 from tahr.models.loader.load import open_model
-from tahr.text.gguf_fields import gguf_fields
+from tahr.text.gguf.fields import gguf_fields
 from tahr.tools.convert_check import refuse_unloadable
 from tahr.tools.lora_merge import merged
 from tahr.weights import open_gguf

@@ -26,7 +26,7 @@ from tahr.cli.main import main
 from tahr.errors import CorruptFile, LoadError, QuantError, TokenizerError, UnsupportedModel, WeightsChanged
 from tahr.models.loader import Loaded, load, open_model
 from tahr.models.loader.convert import convert
-from tahr.text.gguf_fields import gguf_fields
+from tahr.text.gguf.fields import gguf_fields
 from tahr.text.tokens.pretokenizers import PRE_TOKENIZERS
 from tahr.text.tokens.tokenizer import Tokenizer as OurTokenizer
 from tahr.tools.convert_check import refuse_unloadable

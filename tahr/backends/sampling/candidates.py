@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from tahr.backends.sampling.logit_rows import Doubles, Ints, first_above, running_sums
+from tahr.backends.sampling.lanes import Doubles, Ints, first_above, running_sums
 from tahr.backends.sampling.uniform import uniform
 
 Flags = NDArray[np.bool_]

@@ -3,17 +3,11 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from tahr.backends.sampling.best_first import all_ids, best_ids
+from tahr.backends.sampling.lanes import LANES, Doubles, Floats, Ints, first_above, fold, running_sums, sums
 from tahr.backends.sampling.sample_rows import LogitEdits
 
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-CACHED = 2**18  # logits worked on at a time: few enough to stay in the processor's cache from pass to pass
-LANES = 64  # a row is folded into this many lanes: maxima and sums across lanes run at the speed of memory
 LOWEST = np.finfo(np.float32).min  # limit below which no token is sampled: -inf is a ban
-ID_BITS = np.uint64(32)
-ID_MASK = np.uint64(2**32 - 1)
 
 
 class LogitRows:
@@ -37,23 +31,13 @@ class LogitRows:
 
     def edit(self, row: int, edits: LogitEdits) -> None:
         """Apply the edits of a row."""
-        ids, before, penalty, after = edits.of(row)
-        known = ids < self.n_vocab
-        ids = ids[known]
-        before = before[known]
-        penalty = penalty[known]
-        after = after[known]
-        values = self.logits[row, ids] + before
-        values = np.where(values > 0, values / penalty, values * penalty) + after
-        values[np.isneginf(before) | np.isneginf(after)] = -np.inf
-        if edits.blank[row]:
-            self.logits[row] = -np.inf
-        self.logits[row, ids] = values
+        edits.apply(row, self.logits[row])
 
     def mask(self, row: int, words: NDArray[np.uint32]) -> None:
         """Ban the tokens whose bits are not set."""
         bits = np.unpackbits(words.astype("<u4").view(np.uint8), bitorder="little")
-        self.logits[row, bits[: self.n_vocab] == 0] = -np.inf
+        banned = bits[: self.n_vocab] == 0
+        self.logits[row, banned] = -np.inf
 
     def settle(self) -> None:
         """Find the best token of each row, ties to the lower id; call it once the edits are done."""
@@ -115,19 +99,16 @@ class LogitRows:
     def best_first(self, n: int) -> tuple[Ints, Doubles]:
         """The n best tokens of each row and their logits, best first; ties go to the lower id, -inf fills up."""
         if n >= self.n_vocab:
-            keys = sort_keys(self.logits, np.arange(self.n_vocab))
-            keys.sort(axis=1)
-            ids = (keys & ID_MASK).astype(np.int64)
+            ids = all_ids(self.logits)
             return ids, np.take_along_axis(self.logits, ids, axis=1).astype(np.float64)
-        ids = np.zeros((len(self.logits), n), np.int64)
-        logits = np.full((len(self.logits), n), -np.inf)
+        shape = len(self.logits), n
+        ids = np.zeros(shape, np.int64)
+        logits = np.full(shape, -np.inf)
         for i, floor in enumerate(self.floors(n)):
-            at = places(self._padded[i] >= max(floor, LOWEST))
-            keys = sort_keys(self._padded[i, at], at)
-            keys.sort()
-            kept = (keys[:n] & ID_MASK).astype(np.int64)
-            ids[i, : len(kept)] = kept
-            logits[i, : len(kept)] = self._padded[i, kept]
+            row = self._padded[i]
+            best = best_ids(row, max(floor, LOWEST), n)
+            ids[i, : len(best)] = best
+            logits[i, : len(best)] = row[best]
         return ids, logits
 
     def floors(self, n: int) -> Floats:
@@ -136,48 +117,3 @@ class LogitRows:
         sample = fold(self._padded).max(axis=1) if n < self.n_columns else self.logits
         at = sample.shape[1] - n
         return np.partition(sample, at, axis=1)[:, at]
-
-
-def spans(n: int, width: int) -> list[slice]:
-    """Slices of n rows of that width, none of them more than fits the cache."""
-    step = max(1, CACHED // width)
-    return [slice(i, i + step) for i in range(0, n, step)]
-
-
-def fold(padded: Floats) -> Floats:
-    """A padded row as lanes and columns: [n, LANES, columns]."""
-    return padded.reshape(len(padded), LANES, -1)
-
-
-def sums(padded: Floats) -> Doubles:
-    """The sum of each row: across lanes in single precision, then in double."""
-    totals: Doubles = fold(padded).sum(axis=1).astype(np.float64).sum(axis=1)
-    return totals
-
-
-def running_sums(values: NDArray[np.floating]) -> Doubles:
-    """Running sums of each row, in the one order that does not depend on how many rows there are."""
-    return np.cumsum(values, axis=1, dtype=np.float64)
-
-
-def first_above(totals: Doubles, target: Doubles) -> Ints:
-    """Where each row of running sums first exceeds its target; at the latest where it reaches its end."""
-    reachable = np.minimum(target, np.nextafter(totals[:, -1], 0))
-    found: Ints = (totals <= reachable[:, None]).sum(axis=1)
-    return found
-
-
-def places(flags: NDArray[np.bool_]) -> Ints:
-    """Where a row of flags, a multiple of 8 long, is set. Quick if few are: eight flags are looked at in one."""
-    eights = np.flatnonzero(flags.view(np.uint64))
-    near = (eights[:, None] * 8 + np.arange(8)).ravel()
-    found: Ints = near[flags[near]]
-    return found
-
-
-def sort_keys(logits: Floats, ids: Ints) -> NDArray[np.uint64]:
-    """One integer per token that sorts by falling logit, then by rising id."""
-    bits = (logits + np.float32(0)).view(np.uint32)  # adding 0 makes -0 a 0, as they are equal
-    negative = bits >> np.uint32(31) != 0
-    falling = np.where(negative, bits, bits ^ np.uint32(0x7FFFFFFF))
-    return (falling.astype(np.uint64) << ID_BITS) | ids.astype(np.uint64)

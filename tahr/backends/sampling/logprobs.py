@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from tahr.backends.sampling.logit_rows import LogitRows, spans
+from tahr.backends.sampling.lanes import spans
+from tahr.backends.sampling.logit_rows import LogitRows
 from tahr.backends.sampling.sample_rows import Floats, Ints, Logprobs, SampleRows
 
 

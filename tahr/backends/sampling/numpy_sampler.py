@@ -3,16 +3,17 @@
 A row takes the best token, draws from all tokens, or runs the stages on its best candidates and draws from the rest.
 """
 
-from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 
 import numpy as np
 
 from tahr.backends.sampling.candidates import Candidates, uniforms_of
-from tahr.backends.sampling.logit_rows import Doubles, Floats, Ints, LogitRows, spans
+from tahr.backends.sampling.lanes import Doubles, Floats, Ints, spans
+from tahr.backends.sampling.logit_rows import LogitRows
 from tahr.backends.sampling.logprobs import logprobs_of_samples
-from tahr.backends.sampling.sample_rows import NOT_NUMBERS, NOTHING_LEFT, Flags, SampledTokens, SampleRows
+from tahr.backends.sampling.row_parts import errors_of, parts, with_errors
+from tahr.backends.sampling.sample_rows import Flags, SampledTokens, SampleRows
 from tahr.backends.sampling.stages import DRAW_FROM_ALL, FACTS, TAKE_BEST, Chain, chain_of, facts_of
 
 WIDTHS = (256, 8192)  # lengths of candidate lists, tried before the whole vocabulary: almost always enough
@@ -106,29 +107,3 @@ def joined(listed: list[PartCandidates], rows: SampleRows) -> Candidates:
         rows.params,
         {name: np.concatenate([each.facts[name] for each in listed]) for name in listed[0].facts},
     )
-
-
-def parts(logits: Floats, rows: SampleRows) -> Iterator[tuple[SampleRows, LogitRows]]:
-    """A few rows at a time, edited and masked."""
-    at_once = spans(len(rows), rows.n_vocab)
-    held = LogitRows(len(rows.source[at_once[0]]), rows.n_vocab)
-    for at in at_once:
-        part = rows.take(range(*at.indices(len(rows))))
-        held.load(logits[part.source, : rows.n_vocab])
-        for i in range(len(part)):
-            if part.edits:
-                held.edit(i, part.edits)
-            if part.mask is not None and part.masked is not None and part.masked[i]:
-                held.mask(i, part.mask[i])
-        held.settle()
-        yield part, held
-
-
-def with_errors(tokens: Ints, held: LogitRows) -> Ints:
-    errors = errors_of(held)
-    return np.where(errors < 0, errors, tokens)
-
-
-def errors_of(held: LogitRows) -> Ints:
-    """The error code of each row that has no best token; 0 for the others."""
-    return np.where(held.unusable, np.where(np.isneginf(held.top), NOTHING_LEFT, NOT_NUMBERS), 0)

@@ -61,6 +61,21 @@ class LogitEdits(NamedTuple):
         at = slice(self.begins[row], self.begins[row + 1])
         return self.ids[at], self.before[at], self.penalty[at], self.after[at]
 
+    def apply(self, row: int, logits: Floats) -> None:
+        """Change the logits of a row in place."""
+        ids, before, penalty, after = self.of(row)
+        known = ids < len(logits)
+        ids = ids[known]
+        before = before[known]
+        penalty = penalty[known]
+        after = after[known]
+        values = logits[ids] + before
+        values = np.where(values > 0, values / penalty, values * penalty) + after
+        values[np.isneginf(before) | np.isneginf(after)] = -np.inf
+        if self.blank[row]:
+            logits[:] = -np.inf
+        logits[ids] = values
+
     def take(self, rows: Sequence[int]) -> "LogitEdits":
         """The edits of some rows."""
         parts = [self.of(row) for row in rows]

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from tahr.backends.sampling.logit_rows import Ints
+from tahr.backends.sampling.lanes import Ints
 from tahr.config import SamplingParams
 
 CEILING = 1e4  # no logit outweighs such a penalty, so longer repeats need not be told apart

@@ -6,9 +6,13 @@ from typing import Any, TypeAlias
 
 from tahr.errors import CorruptFile, QuantError
 from tahr.models.parts.arrange import Make, Tensors
-from tahr.weights.packed_layouts import Parts, awq, fp8, gptq, int_quantized, pack_quantized
+from tahr.weights.packed.awq import awq
+from tahr.weights.packed.compressed import int_quantized, pack_quantized
+from tahr.weights.packed.fp8 import fp8
+from tahr.weights.packed.gptq import gptq
+from tahr.weights.packed.parts import Parts
+from tahr.weights.packed.ternary import ternary
 from tahr.weights.tensor import HostTensor
-from tahr.weights.ternary import ternary
 
 Join = Callable[[str, Parts], HostTensor]  # makes a matrix of its parts, given its name
 # Keys are the parts of names that hold codes, or weights stored in that format.

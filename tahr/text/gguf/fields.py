@@ -2,31 +2,21 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Regex, Tokenizer, pre_tokenizers
 
 from tahr.errors import TokenizerError
+from tahr.text.gguf.check import check_same
+from tahr.text.gguf.cuts import cuts_named, without_words, words_of
 from tahr.text.templates.chat import template_for
 from tahr.text.tokens.gguf_source import KEY, Kind
-from tahr.text.tokens.gguf_vocab import read_gguf
 from tahr.text.tokens.json_object import read_bytes
 from tahr.text.tokens.json_vocab import read_dir
-from tahr.text.tokens.pretokenizers import PRE_TOKENIZERS, PreTokenizer
 from tahr.text.tokens.tokenizer import Tokenizer as OurTokenizer
 from tahr.text.tokens.vocab import SPACE, Vocab, byte_level, end_markers, metaspace
-
-# Text on which vocabularies that cut words differently do differ.
-PROBE = (
-    "Hello, world! I'm sure we've GOT 1234567 apples, they'Ll cost 3.14€ each…\n\n\n  indented\tcode: x_1 += f(a);\r\n"
-    "naïve café Größe ŽLUŤOUČKÝ ВЕСНА 你好，世界 こんにちは 한국어 ไทย 🚀🎉 ½ ² ５ ٣   trailing  spaces   \n "
-    "camelCaseWord HTTPServer's"
-)
-# The usual name of rules that have several names.
-USUAL = ("qwen2", "llama-bpe", "smollm", "gpt-2", "tekken", "gpt-4o", "deepseek-v3")
 
 
 def gguf_fields(directory: Path, n_vocab: int) -> dict[str, Any]:
@@ -74,35 +64,6 @@ def byte_level_fields(tree: dict[str, Any], pieces: list[str]) -> dict[str, Any]
     return {"model": "gpt2", "pre": cuts_named(tree), "merges": merges}
 
 
-def cuts_named(tree: dict[str, Any]) -> str:
-    """The name of the rules by which this vocabulary cuts words, found by cutting a text both ways."""
-    theirs = words_of(without_words(tree).pre_tokenizer)
-    whole_words = bool(tree["model"].get("ignore_merges"))
-    for name in (*USUAL, *PRE_TOKENIZERS):
-        row = PRE_TOKENIZERS[name]
-        if row.whole_words == whole_words and words_of(cutter(row)) == theirs:
-            return name
-    raise TokenizerError(
-        "tokenizer.json cuts words by rules that no GGUF name stands for, so the model would read other tokens than "
-        "it was trained on. Run the checkpoint as it is."
-    )
-
-
-def cutter(row: PreTokenizer) -> Any:
-    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in row.splits]
-    return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-
-
-def words_of(pre_tokenizer: Any, text: str = PROBE) -> list[str]:
-    return [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
-
-
-def without_words(tree: dict[str, Any]) -> Any:
-    """The rules of a tokenizer.json without its vocabulary, which takes long to read."""
-    rules = {**tree, "added_tokens": [], "post_processor": None}
-    return Tokenizer.from_str(json.dumps({**rules, "model": {"type": "BPE", "vocab": {}, "merges": []}}))
-
-
 def sentencepiece_fields(tree: dict[str, Any], pieces: list[str]) -> dict[str, Any]:
     """GGUF ranks merges by the score of what they make: the later a piece is first made, the lower."""
     made: dict[str, int] = {}
@@ -143,24 +104,3 @@ def template_fields(directory: Path, vocab: Vocab) -> dict[str, str]:
         return {}
     tools = {"tokenizer.chat_template.tool_use": template.tool_use} if template.tool_use else {}
     return {"tokenizer.chat_template": template.source, **tools}
-
-
-def check_same(vocab: Vocab, fields: dict[str, Any]) -> None:
-    """Refuse a tokenizer that would read the probe, or open and close a text, in another way."""
-    again = read_gguf(fields)
-    same = probed(again) == probed(vocab)
-    if same and ends_of(again) == ends_of(vocab) and again.ends.eos_ids >= vocab.ends.eos_ids:
-        return
-    raise TokenizerError(
-        "The tokenizer gives other tokens once it is put into a GGUF, so the model would read other text than it was "
-        "trained on. Run the checkpoint as it is."
-    )
-
-
-def probed(vocab: Vocab) -> list[list[int]]:
-    tokenizer = OurTokenizer(vocab)
-    return [tokenizer.encode(PROBE, add_special=False, parse_special=flag) for flag in (True, False)]
-
-
-def ends_of(vocab: Vocab) -> tuple[Iterable[int], Iterable[int]]:
-    return vocab.ends.prefix, vocab.ends.suffix

@@ -1,59 +1,16 @@
-"""Matrices of integers or 8-bit floats with a scale for every group of columns, as blocks that backends multiply.
+"""Groups of integer codes as blocks that backends multiply.
 
 GPTQ, AWQ and compressed-tensors checkpoints keep codes, scales and zero points apart. Groups are 32, 64, 128 columns or
-the whole row; our blocks have 32 (128 of 8-bit floats), so a group's scale is repeated in each of its blocks.
+the whole row; our blocks have 32, so a group's scale is repeated in each of its blocks.
 """
-
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tahr.errors import CorruptFile
 from tahr.weights.formats import FORMATS, Format
+from tahr.weights.packed.groups import BLOCK, Bytes, Floats, IntGroups, by_rows, nibbles
 from tahr.weights.tensor import HostTensor
-
-Bytes: TypeAlias = NDArray[np.uint8]
-Floats: TypeAlias = NDArray[np.float32]
-
-# columns
-BLOCK = 32
-FLOAT_BLOCK = 128
-VALUES_AT_ONCE = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class IntGroups:
-    """A matrix of unsigned codes: value = (code - zero) * scale.
-
-    `codes` is [n_rows, n_cols] of eight bits, or [n_rows, n_cols / 2] of four, even columns in the lower halves; as
-    bytes, or four of them in a word.
-    `scales` and `zeros` are [n_rows, n_groups]; no zeros means the middle code. `group_of` names the group of every
-    column where columns are not in the order of their groups (act-order).
-    """
-
-    name: str
-    n_bits: int
-    codes: Bytes | NDArray[np.int32]
-    scales: Floats
-    zeros: Bytes | None = None
-    group_of: NDArray[np.int32] | None = None
-
-    @property
-    def n_cols(self) -> int:
-        return int(self.codes.shape[1] * self.codes.itemsize * 8 // self.n_bits)
-
-    @property
-    def middle(self) -> int:
-        return 1 << (self.n_bits - 1)
-
-    def bytes_of(self, rows: slice) -> Bytes:
-        """The codes of some rows as bytes."""
-        return np.ascontiguousarray(self.codes[rows]).view(np.uint8)
 
 
 def int_blocks(matrix: IntGroups) -> HostTensor:
@@ -122,19 +79,6 @@ def dense_groups(matrix: IntGroups) -> HostTensor:
     return as_tensor(matrix, FORMATS["F16"], values)
 
 
-def by_rows(matrix: IntGroups, fill: Callable[[slice], None]) -> None:
-    """Fill some rows after others, on all cores: a few that stay in a core's cache are twice as fast as all at once."""
-    n_rows = len(matrix.codes)
-    n_at_once = max(1, VALUES_AT_ONCE // matrix.n_cols)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(fill, (slice(at, at + n_at_once) for at in range(0, n_rows, n_at_once))))
-
-
-def nibbles(packed: Bytes) -> Bytes:
-    """Codes of four bits, two to a byte, one by one."""
-    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
-
-
 def empty_blocks(matrix: IntGroups, form: Format) -> Bytes:
     return np.empty((len(matrix.codes), matrix.n_cols // form.block, form.block_bytes), np.uint8)
 
@@ -149,19 +93,3 @@ def per_block(matrix: IntGroups, numbers: Floats) -> Bytes:
 
 def as_tensor(matrix: IntGroups, form: Format, values: NDArray[np.uint8] | NDArray[np.float16]) -> HostTensor:
     return HostTensor(matrix.name, form, (len(matrix.codes), matrix.n_cols), values.reshape(-1).view(np.uint8))
-
-
-def float_blocks(name: str, codes: Bytes, scales: Floats, group: int) -> HostTensor:
-    """e4m3 floats [n_rows, n_cols] with a scale for every `group` columns: FP8_128 blocks, or dense f16 if none fit."""
-    n_rows, n_cols = codes.shape
-    if n_cols % FLOAT_BLOCK or group % FLOAT_BLOCK:
-        values = FORMATS["F8_E4M3"].dequantise(codes.reshape(-1, 1)).reshape(codes.shape)
-        dense = (values * scales[:, np.arange(n_cols) // group]).astype(np.float16)
-        return HostTensor(name, FORMATS["F16"], (n_rows, n_cols), dense.reshape(-1).view(np.uint8))
-    form = FORMATS["FP8_128"]
-    n_blocks = n_cols // FLOAT_BLOCK
-    blocks = np.empty((n_rows, n_blocks, form.block_bytes), np.uint8)
-    of_blocks = scales[:, np.arange(n_blocks) * FLOAT_BLOCK // group].astype("<f4")
-    blocks[:, :, :4] = np.ascontiguousarray(of_blocks).view(np.uint8).reshape(n_rows, n_blocks, 4)
-    blocks[:, :, 4:] = codes.reshape(n_rows, n_blocks, FLOAT_BLOCK)
-    return HostTensor(name, form, (n_rows, n_cols), blocks.reshape(-1))

@@ -3,8 +3,8 @@
 import numpy as np
 
 from tahr.weights.formats import FORMATS
-from tahr.weights.groups import Bytes
-from tahr.weights.packed_layouts import Parts, damaged
+from tahr.weights.packed.groups import Bytes
+from tahr.weights.packed.parts import Parts, damaged
 from tahr.weights.tensor import HostTensor
 
 BLOCK = 256  # values of a TQ2_0 block
