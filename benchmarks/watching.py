@@ -15,7 +15,8 @@ from tahr.config import NEUTRAL_SAMPLING, SamplingParams
 from tahr.engine.scheduling.work import StepWork
 from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.sequences.stats import RequestStats
-from tahr.engine.step_log import ChromeTrace, DecisionLog, Watch
+from tahr.engine.step_log import Watch
+from tahr.engine.step_traces import ChromeTrace, DecisionLog
 from tahr.errors import ConfigError
 from tahr.server.http.records import GenerationRecord, RequestRecord
 from tahr.server.observe.tracing import Tracer

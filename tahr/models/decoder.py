@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from tahr.backends.api import Backend, KVStore, Linear, LinearShape, Rope, StepInputs, Tensor
 from tahr.models.config.record import ModelConfig
 from tahr.models.config.rope import RopeConfig
-from tahr.models.parts.blocks import DecoderLayer
+from tahr.models.parts.embedding import TokenEmbedding
 from tahr.models.parts.encoding import Encoding
 from tahr.models.parts.stages import Carried, check_stage
 from tahr.models.parts.stream import ForwardPass, ResidualStream
+from tahr.models.parts.sublayers import DecoderLayer
 from tahr.models.parts.text_head import TextHead
 from tahr.models.parts.weights import Weights
 from tahr.weights.watch import FileWatch
@@ -26,11 +27,8 @@ class Decoder:
         self.memory = tuple(layer.memory for layer in layers)
         self.ropes = {kind.rope: make_rope(cfg, kind.rope) for kind in cfg.kinds}
         self.norm = w.norm("model.norm") if cfg.final_norm else None
-        self.table = w.matrix("model.embed_tokens.weight", cfg.n_vocab, cfg.width)
-        self.embed_norm = w.norm("model.embed_norm") if w.has("model.embed_norm.weight") else None
-        n_positions = cfg.n_positions
-        name = "model.embed_positions.weight"
-        self.positions = w.matrix(name, n_positions, cfg.width) if n_positions else None
+        self.embedding = TokenEmbedding(cfg, w)
+        self.table = self.embedding.table
         # Tables that steps go on reading in the model's files.
         tables = [w.tensors[name].source for name in TABLES if w.backend.maps_tables and w.has(name)]
         self.files = FileWatch(tables)
@@ -59,13 +57,6 @@ class Decoder:
         if self.config.logit_scale != 1:
             logits = backend.scale(logits, self.config.logit_scale)
         return backend.softcap(logits, self.config.logit_softcap) if self.config.logit_softcap else logits
-
-    def embedded(self, backend: Backend, step: StepInputs) -> Tensor:
-        """The input of the first layer."""
-        rows = backend.embed(self.table, step, self.config.embed_scale)
-        if self.positions:
-            rows = backend.add(rows, backend.embed_positions(self.positions, step))
-        return self.embed_norm.apply(backend, rows) if self.embed_norm else rows
 
     def prepare(self, run: ForwardPass, embedded: Tensor) -> None:
         """Compute what layers read besides the stream, if anything."""
@@ -104,7 +95,7 @@ class Decoder:
             run.per_layer = carried.per_layer
             rows = carried.rows
         else:
-            rows = self.embedded(run.backend, run.step)
+            rows = self.embedding(run.backend, run.step)
             self.prepare(run, rows)
         return ResidualStream(run.backend, rows, self.config.residual_scale)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from tahr.backends.api import Weight
 from tahr.backends.reference.backend import ReferenceBackend
-from tahr.models.files.gguf import ROPE_TENSORS
+from tahr.models.files.gguf_rope import ROPE_TENSORS
 from tahr.models.loader.convert import Converted
 from tahr.models.loader.load import OpenedModel, load
 from tahr.weights.gguf_write import Part

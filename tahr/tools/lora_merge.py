@@ -9,7 +9,7 @@ import numpy as np
 from tahr import hub
 from tahr.backends.api import LinearShape, LoraFactors
 from tahr.errors import QuantError
-from tahr.models.loader.convert import in_memory
+from tahr.models.loader.convert_parts import in_memory
 from tahr.models.loader.load import open_model
 from tahr.models.loader.registry import family_of
 from tahr.models.lora import AdapterTarget, open_adapter

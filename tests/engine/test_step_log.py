@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tahr import LLM, EngineConfig, SamplingParams
-from tahr.engine.step_log import ChromeTrace, DecisionLog, StepLog, Watch
+from tahr.engine.step_log import StepLog, Watch
+from tahr.engine.step_traces import ChromeTrace, DecisionLog
 from tahr.errors import ConfigError
 
 

@@ -14,8 +14,10 @@ from tahr.backends.reference.backend import ReferenceBackend
 from tahr.models.config.record import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.loader import Loaded, from_hf
-from tahr.models.parts.blocks import Attention, DecoderLayer, GatedMLP
+from tahr.models.parts.attention import Attention
+from tahr.models.parts.mlp import GatedMLP
 from tahr.models.parts.stream import ForwardPass, NormedInput
+from tahr.models.parts.sublayers import DecoderLayer
 from tahr.models.parts.weights import Weights
 from tahr.weights import FORMATS, HostTensor
 

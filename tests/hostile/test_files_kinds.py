@@ -175,7 +175,7 @@ OTHERS = {
     "backends/cpu/info.py", "backends/host/memory.py", "backends/cuda/ahead.py", "tools/environment.py",
     "cli/bench/bench_serve.py", "cli/main.py", "server/page/routes.py", "regular_file.py",
     "hub/store.py", "hub/transfer.py", "hub/package_index.py", "hub/package_checkpoint.py", "hub/web.py",
-    "engine/step_log.py", "cli/texts/embed.py", "weights/gguf_write.py",
+    "engine/step_traces.py", "cli/texts/embed.py", "weights/gguf_write.py",
 }  # fmt: skip
 METHODS = {"read_text", "read_bytes"}  # of a `Path`: they take no path
 

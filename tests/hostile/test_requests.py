@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from scripted_engine import ScriptedEngine, serving
-from tahr.engine.step_log import DecisionLog
+from tahr.engine.step_traces import DecisionLog
 from tahr.server.http import protocol
 from tahr.server.http.connection import Connection
 from tahr.server.lifecycle import HttpServer

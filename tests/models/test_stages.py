@@ -150,7 +150,7 @@ class LoggedOps(ReferenceBackend):
 def layer_by_layer(decoder: Decoder, be: Backend, step: StepInputs, kv: KVStore) -> Tensor:
     """The ops of a whole model, without stages."""
     run = ForwardPass(be, step, kv, decoder.ropes)
-    rows = decoder.embedded(be, step)
+    rows = decoder.embedding(be, step)
     decoder.prepare(run, rows)
     stream = ResidualStream(be, rows, decoder.config.residual_scale)
     for layer in decoder.layers:

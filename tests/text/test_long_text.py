@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tahr.text.tokens import gguf_models
+from tahr.text.tokens import gguf_words
 from tahr.text.tokens.long_text import LONG, parts
 from tahr.text.tokens.merge import MAX_WORD, MergeModel
 from tahr.text.tokens.pretokenizers import PRE_TOKENIZERS
@@ -32,7 +32,7 @@ texts = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), max_size=60).
 def with_long(n: int, work: Callable[[], Any]) -> Any:
     """What comes of work when texts of more than `n` letters are long."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("long_text", "gguf_models", "gguf_vocab", "json_parts", "special_names"):
+        for module in ("long_text", "gguf_words", "gguf_vocab", "json_parts", "special_names"):
             patch.setattr(f"tahr.text.tokens.{module}.LONG", n)
         return work()
 
@@ -52,7 +52,7 @@ def test_the_same_tokens_as_in_one_go(name: str, text: str, n: int) -> None:
 @given(text=texts, n=st.integers(2, 40))
 def test_every_rule_cuts_long_texts_alike(name: str, text: str, n: int) -> None:
     row = PRE_TOKENIZERS[name]
-    words = gguf_models._word_splitter(row.splits, byte_level=True, cut=row.cuts_at_words)
+    words = gguf_words.word_splitter(row.splits, byte_level=True, cut=row.cuts_at_words)
     assert with_long(n, lambda: words(text)) == with_long(1 << 30, lambda: words(text))
 
 

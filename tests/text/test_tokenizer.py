@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Library
 
 from assets import need
 from tahr.errors import TokenizerError
-from tahr.text.tokens.gguf_models import _word_splitter
+from tahr.text.tokens.gguf_words import word_splitter
 from tahr.text.tokens.pretokenizers import PRE_TOKENIZERS, WHOLE_LINES
 from tahr.text.tokens.tokenizer import Tokenizer
 from tahr.text.tokens.vocab import END_MARKERS, byte_level, end_markers
@@ -461,7 +461,7 @@ def test_glm4_takes_whole_words_without_merging() -> None:
     ],
 )
 def test_newer_rules(pre: str, text: str, words: list[str]) -> None:
-    split = _word_splitter(PRE_TOKENIZERS[pre].splits)
+    split = word_splitter(PRE_TOKENIZERS[pre].splits)
     assert split(text) == words
 
 

@@ -21,7 +21,8 @@ from tahr.models.files.schemes import join_parts, scheme_of
 from tahr.models.loader.convert import convert
 from tahr.models.loader.load import load, open_model
 from tahr.models.loader.registry import from_hf
-from tahr.models.parts.arrange import Make, Tensors
+from tahr.models.parts.arrange import Tensors
+from tahr.models.parts.makers import Make
 from tahr.models.parts.weights import Weights, check_format
 from tahr.weights.tensor import HostTensor
 

@@ -216,7 +216,7 @@ def here(named: "Sequence[ServedModel]", make: "Callable[[str, str], ServedModel
 @contextmanager
 def step_logs(settings: "Settings") -> "Iterator[list[StepLog]]":
     """The files that get a record of every step."""
-    from tahr.engine.step_log import ChromeTrace, DecisionLog
+    from tahr.engine.step_traces import ChromeTrace, DecisionLog
 
     wanted: list[tuple[Callable[[Path], StepLog], str | None]] = [
         (DecisionLog, settings.decision_trace_jsonl),

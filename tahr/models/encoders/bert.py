@@ -12,7 +12,7 @@ from tahr.models.families.gpt.gpt2 import split_qkv, unrotated
 from tahr.models.family import Family, with_prefix
 from tahr.models.files.hf import activation
 from tahr.models.parts.arrange import Tensors
-from tahr.models.parts.blocks import PlainMLP
+from tahr.models.parts.mlp import PlainMLP
 from tahr.models.parts.weights import Weights
 
 MOST_TYPES = 64

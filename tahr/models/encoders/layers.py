@@ -8,9 +8,11 @@ import numpy as np
 from tahr.errors import CorruptFile
 from tahr.models.config.record import ModelConfig
 from tahr.models.decoder import Decoder, decoder_of
-from tahr.models.parts.arrange import Make, Tensors
-from tahr.models.parts.blocks import Attention, DecoderLayer, Sublayer
+from tahr.models.parts.arrange import Tensors
+from tahr.models.parts.attention import Attention
+from tahr.models.parts.makers import Make
 from tahr.models.parts.stream import ForwardPass, NormedInput, ResidualStream
+from tahr.models.parts.sublayers import DecoderLayer, Sublayer
 from tahr.models.parts.weights import Weights
 from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor

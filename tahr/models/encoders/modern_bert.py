@@ -12,7 +12,9 @@ from tahr.models.families import phi3
 from tahr.models.family import Family, with_prefix
 from tahr.models.files.gguf import local_layers
 from tahr.models.files.hf import MOST_THETA, activation, hf_rope, with_windows
-from tahr.models.parts.blocks import Attention, DecoderLayer, GatedMLP
+from tahr.models.parts.attention import Attention
+from tahr.models.parts.mlp import GatedMLP
+from tahr.models.parts.sublayers import DecoderLayer
 from tahr.models.parts.weights import Weights
 
 PERIOD = 3

@@ -10,7 +10,7 @@ from tahr.models.encoders.layers import TABLE, add_type, encoder, post_norm_enco
 from tahr.models.families.gpt.gpt2 import split_qkv
 from tahr.models.family import Family
 from tahr.models.parts.arrange import Tensors
-from tahr.models.parts.blocks import GatedMLP
+from tahr.models.parts.mlp import GatedMLP
 from tahr.models.parts.weights import Weights
 
 

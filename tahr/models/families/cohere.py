@@ -13,7 +13,9 @@ from tahr.models.families import smollm3
 from tahr.models.family import Family
 from tahr.models.files.gguf import with_local_layers
 from tahr.models.files.hf import with_windows
-from tahr.models.parts.blocks import Attention, DecoderLayer, GatedMLP
+from tahr.models.parts.attention import Attention
+from tahr.models.parts.mlp import GatedMLP
+from tahr.models.parts.sublayers import DecoderLayer
 from tahr.models.parts.weights import Weights
 
 PERIOD = 4

@@ -3,7 +3,7 @@
 from tahr.backends.api import ExpertMLPs, Routing, Tensor
 from tahr.models.config.record import ModelConfig
 from tahr.models.parts.arrange import Tensors
-from tahr.models.parts.blocks import GatedMLP
+from tahr.models.parts.mlp import GatedMLP
 from tahr.models.parts.stream import ForwardPass, NormedInput
 from tahr.models.parts.weights import Norm, Weights
 

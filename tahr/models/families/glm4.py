@@ -10,7 +10,9 @@ from tahr.models.decoder import Decoder, decoder_of
 from tahr.models.families import llama, phi3
 from tahr.models.family import Family
 from tahr.models.parts.arrange import Tensors
-from tahr.models.parts.blocks import Attention, DecoderLayer, GatedMLP
+from tahr.models.parts.attention import Attention
+from tahr.models.parts.mlp import GatedMLP
+from tahr.models.parts.sublayers import DecoderLayer
 from tahr.models.parts.weights import Weights
 
 

@@ -12,7 +12,9 @@ from tahr.models.decoder import Decoder, decoder_of
 from tahr.models.family import Family
 from tahr.models.files.gguf import gguf_experts
 from tahr.models.files.hf import hf_experts, with_experts, with_windows
-from tahr.models.parts.blocks import Attention, DecoderLayer, Experts, GatedMLP, Mixer
+from tahr.models.parts.attention import Attention
+from tahr.models.parts.mlp import Experts, GatedMLP
+from tahr.models.parts.sublayers import DecoderLayer, Mixer
 from tahr.models.parts.weights import Weights
 
 

@@ -10,7 +10,7 @@ from tahr.models.families import llama, qwen2
 from tahr.models.family import Family
 from tahr.models.files.gguf import gguf_experts
 from tahr.models.files.hf import with_experts, with_windows
-from tahr.models.parts.blocks import Attention
+from tahr.models.parts.attention import Attention
 from tahr.models.parts.weights import Weights
 
 

@@ -4,28 +4,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from tahr.errors import CorruptFile, UnsupportedModel
 from tahr.models.config import record as limits
 from tahr.models.config.fields import Fields
 from tahr.models.config.record import LayerKind, ModelConfig, MoeConfig
-from tahr.models.config.rope import MOST_CONTEXT, MOST_FACTOR, Divisors, LongRope, RopeConfig, Scaling, gguf_scaling
+from tahr.models.config.rope import MOST_CONTEXT
 from tahr.models.family import Family
-from tahr.models.files.hf import MOST_THETA, both_ways, context_of
+from tahr.models.files.gguf_rope import gguf_context, gguf_rope
+from tahr.models.files.hf import both_ways, context_of
 from tahr.weights.tensor import HostTensor
-
-ROPE_DIVISORS = "rope_freqs.weight"
-ROPE_SHORT = "rope_factors_short.weight"
-ROPE_LONG = "rope_factors_long.weight"
-ROPE_TENSORS = {ROPE_DIVISORS, ROPE_SHORT, ROPE_LONG}
 
 
 def read_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, HostTensor], family: Family) -> ModelConfig:
     """The numbers in the metadata of a GGUF of that family."""
     f = Fields(metadata, "the GGUF metadata", prefix=f"{metadata['general.architecture']}.")
-    cfg = family.refine_gguf(f, common(first_of(f, family.per_layer), tensors, family))
-    return cfg if cfg.bidirectional or f.flag("attention.causal", True) else both_ways(cfg)
+    one_layer = first_of(f, family.per_layer)
+    cfg = family.refine_gguf(f, common(one_layer, tensors, family))
+    is_causal = f.flag("attention.causal", True)
+    return cfg if cfg.bidirectional or is_causal else both_ways(cfg)
 
 
 def first_of(f: Fields, names: Sequence[str]) -> Fields:
@@ -72,10 +68,6 @@ def gguf_epsilon(f: Fields) -> float:
     return f.number(rms if f.get(rms) is not None else "attention.layer_norm_epsilon", 0, 0.1)
 
 
-def gguf_context(f: Fields) -> int:
-    return f.count("context_length", MOST_CONTEXT)
-
-
 def refuse_odd_heads(f: Fields, head_dim: int) -> None:
     value_dim = f.count("attention.value_length", limits.MOST_HEAD_DIM, default=head_dim)
     if value_dim != head_dim and f.get("attention.kv_lora_rank") is None:
@@ -87,21 +79,10 @@ def refuse_odd_heads(f: Fields, head_dim: int) -> None:
 def count_vocab(tensors: Mapping[str, HostTensor]) -> int:
     """Count tokens by the rows of the embedding: metadata may count differently, or not at all."""
     table = tensors.get("token_embd.weight")
-    if table is None or len(table.shape) != 2 or not 0 < table.shape[0] <= limits.MOST_VOCAB:
+    is_matrix = table is not None and len(table.shape) == 2
+    if table is None or not is_matrix or not 0 < table.shape[0] <= limits.MOST_VOCAB:
         raise CorruptFile("The GGUF has no usable token_embd.weight, so it is no language model; choose another file.")
     return table.shape[0]
-
-
-def gguf_rope(f: Fields, tensors: Mapping[str, HostTensor], head_dim: int) -> RopeConfig:
-    n_dims = f.count("rope.dimension_count", limits.MOST_HEAD_DIM, default=head_dim)
-    scaling = gguf_scaling(replace(f, prefix=f"{f.prefix}rope.scaling."), gguf_context(f))
-    if ROPE_DIVISORS in tensors:
-        scaling = Divisors(divisors(tensors[ROPE_DIVISORS], n_dims, scaling))
-    if ROPE_SHORT in tensors:
-        attention = f.number("rope.scaling.attn_factor", 0, MOST_FACTOR, default=1)
-        old_context = f.count("rope.scaling.original_context_length", MOST_CONTEXT)
-        scaling = LongRope(divisors(tensors[ROPE_SHORT], n_dims, scaling), attention, old_context)
-    return RopeConfig(f.number("rope.freq_base", 1, MOST_THETA, default=10000), n_dims, scaling)
 
 
 def gguf_experts(f: Fields, **more: Any) -> MoeConfig:
@@ -132,18 +113,7 @@ def local_layers(f: Fields, cfg: ModelConfig, period: int) -> list[bool]:
 def with_local_layers(f: Fields, cfg: ModelConfig, period: int) -> ModelConfig:
     """`cfg` with the file's window on those layers."""
     window = f.count("attention.sliding_window", MOST_CONTEXT)
-    local = zip(cfg.kinds, local_layers(f, cfg, period), strict=True)
-    return replace(cfg, kinds=tuple(replace(kind, window=window if is_local else 0) for kind, is_local in local))
-
-
-def divisors(tensor: HostTensor, n_dims: int, scaling: Scaling | None) -> tuple[float, ...]:
-    if scaling is not None:
-        raise UnsupportedModel(f"The GGUF has both {tensor.name} and another rope scaling; Tahr knows either alone.")
-    if tensor.shape != (n_dims // 2,):
-        raise CorruptFile(
-            f"Tensor {tensor.name} has {tensor.shape} values, but rope has {n_dims // 2}; fetch it again."
-        )
-    values = tensor.dense()
-    if not (np.isfinite(values).all() and (values > 0).all()):
-        raise CorruptFile(f"Tensor {tensor.name} holds values that are not positive numbers; fetch the model again.")
-    return tuple(float(v) for v in values)
+    windows = [window if is_local else 0 for is_local in local_layers(f, cfg, period)]
+    both = zip(cfg.kinds, windows, strict=True)
+    kinds = [replace(kind, window=n) for kind, n in both]
+    return replace(cfg, kinds=tuple(kinds))

@@ -5,7 +5,8 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from tahr.errors import CorruptFile, QuantError
-from tahr.models.parts.arrange import Make, Tensors
+from tahr.models.parts.arrange import Tensors
+from tahr.models.parts.makers import Make
 from tahr.weights.packed.awq import awq
 from tahr.weights.packed.compressed import int_quantized, pack_quantized
 from tahr.weights.packed.fp8 import fp8

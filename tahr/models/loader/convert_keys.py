@@ -11,7 +11,7 @@ from tahr.errors import UnsupportedModel
 from tahr.models.config.record import LayerKind, ModelConfig
 from tahr.models.config.rope import LinearScaling, Llama3, RopeConfig, Yarn, sharpness
 from tahr.models.families.gemma3 import PATTERN
-from tahr.models.files.gguf import ROPE_DIVISORS
+from tahr.models.files.gguf_rope import ROPE_DIVISORS
 from tahr.models.loader.registry import from_gguf
 from tahr.weights.gguf_write import Part
 from tahr.weights.tensor import HostTensor

@@ -15,7 +15,7 @@ from tahr.models.decoder import Decoder
 from tahr.models.encoders.reading import gguf_encoding, hf_encoding
 from tahr.models.encoders.sentence_files import SentenceFiles, read_sentence_files
 from tahr.models.family import Family
-from tahr.models.files.gguf import ROPE_TENSORS
+from tahr.models.files.gguf_rope import ROPE_TENSORS
 from tahr.models.files.hf import quant_scheme
 from tahr.models.files.json_files import read_json
 from tahr.models.files.schemes import Scheme, join_parts

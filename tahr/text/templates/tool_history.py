@@ -4,25 +4,22 @@ Most templates know tools, calls and results, and get them as they are. What a t
 the messages: the tools into the instructions, calls in the model's own format, results as messages of the user.
 """
 
-import hashlib
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from tahr.text.templates.tool_calls import strict_id, wants_strict_ids, with_calls
+from tahr.text.templates.tool_turns import Message, merged, names_of_calls, one_by_one
 from tahr.text.templates.traits import THOUGHTS
-from tahr.text.tool_calls.delta_buffer import nine_characters
-from tahr.text.tool_calls.json_text import INVALID, dumped, loaded
+from tahr.text.tool_calls.json_text import dumped
 from tahr.text.tool_calls.written_calls import written
 
 if TYPE_CHECKING:
     from tahr.text.templates.chat import ChatTemplate
     from tahr.text.templates.traits import TemplateTraits
 
-Message = Mapping[str, Any]
 
-STRICT_ID = re.compile(r"[A-Za-z0-9]{9}")
 EXAMPLE = ("the_tool_s_name", '{"an argument": "its value"}')
+
 INSTRUCTIONS = """You may use tools. Each line describes one as JSON:
 {tools}
 To use a tool, reply with nothing but its name and its arguments in this form:
@@ -77,94 +74,6 @@ def with_thought(message: Message, traits: "TemplateTraits") -> Message:
     if traits.thought_or_text and message.get("tool_calls") and content and isinstance(content, str):
         return THOUGHTS[name]({**message, "content": ""}, f"{thought}\n\n{content}")
     return THOUGHTS[name](message, thought)
-
-
-def with_calls(message: Message, template: "ChatTemplate") -> Message:
-    content = message.get("content") or ""
-    calls = [normal_call(call, template) for call in message["tool_calls"]]
-    if template.traits.writes_calls:
-        return {**message, "content": content or template.traits.empty_content, "tool_calls": calls}
-    pairs = [(call["function"]["name"], argument_text(call["function"]["arguments"])) for call in calls]
-    text = written(template.call_format, pairs)
-    rest = {name: value for name, value in message.items() if name != "tool_calls"}
-    return {**rest, "content": f"{content}\n{text}" if content else text}
-
-
-def normal_call(call: Mapping[str, Any], template: "ChatTemplate") -> dict[str, Any]:
-    """A call with its arguments in the form the template wants."""
-    function = call["function"]
-    arguments = function.get("arguments")
-    if template.traits.text_arguments:
-        arguments = argument_text(arguments)
-    elif isinstance(arguments, str):
-        value = loaded(arguments) if arguments.strip() else {}
-        arguments = arguments if value is INVALID or not isinstance(value, dict) else value
-    call_id = str(call.get("id") or "")
-    if wants_strict_ids(template):
-        call_id = strict_id(call_id)
-    return {"id": call_id, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
-
-
-def argument_text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else dumped(arguments if arguments is not None else {})
-
-
-def wants_strict_ids(template: "ChatTemplate") -> bool:
-    return template.call_format.make_id is nine_characters
-
-
-def strict_id(call_id: str) -> str:
-    """An id of nine letters and digits: itself, or one that follows from it."""
-    if STRICT_ID.fullmatch(call_id):
-        return call_id
-    return hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]
-
-
-def names_of_calls(messages: Iterable[Message]) -> dict[str, str]:
-    """Which tool each call was of, by its id."""
-    calls = [call for message in messages for call in message.get("tool_calls") or ()]
-    return {str(call["id"]): call["function"]["name"] for call in calls if call.get("id")}
-
-
-def one_by_one(messages: Sequence[Message]) -> list[Message]:
-    """Calls made at once as calls made one after the other, each with its result."""
-    made: list[Message] = []
-    moved: set[int] = set()
-    for at, message in enumerate(messages):
-        if id(message) in moved:
-            continue
-        calls = message.get("tool_calls") or ()
-        if len(calls) < 2:
-            made.append(message)
-            continue
-        no_words = {name: value for name, value in message.items() if name not in THOUGHTS} | {"content": ""}
-        results = results_after(messages, at)
-        for i, call in enumerate(calls):
-            made.append({**(message if i == 0 else no_words), "tool_calls": [call]})
-            result = results.get(str(call.get("id")))
-            if result is not None and id(result) not in moved:
-                moved.add(id(result))
-                made.append(result)
-    return made
-
-
-def results_after(messages: Sequence[Message], at: int) -> dict[str, Message]:
-    """The results between a message and the next calls, by the ids of their calls; later ones may have the same ids."""
-    following = (messages[i] for i in range(at + 1, len(messages)))  # a slice would copy all that follow
-    until_calls = takewhile(lambda each: not each.get("tool_calls"), following)
-    return {str(each.get("tool_call_id")): each for each in until_calls if each.get("role") == "tool"}
-
-
-def merged(messages: Sequence[Message]) -> list[Message]:
-    """Neighbours by the user as one message: templates that know no results want turns to alternate."""
-    made: list[Message] = []
-    for message in messages:
-        last = made[-1] if made else None
-        if last is not None and last.get("role") == message.get("role") == "user":
-            made[-1] = {**last, "content": f"{last.get('content')}\n\n{message.get('content')}"}
-        else:
-            made.append(message)
-    return made
 
 
 def instructed(

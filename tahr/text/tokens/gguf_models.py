@@ -1,39 +1,17 @@
 """How each kind of GGUF tokenizer turns plain text into ids: one builder per value of `tokenizer.ggml.model`."""
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from tahr.errors import TokenizerError
 from tahr.text.tokens.gguf_source import KEY, Kind, TokenizerRecipe, VocabSource
-from tahr.text.tokens.long_text import LONG, encoding, ids_of, parts, spans
+from tahr.text.tokens.gguf_words import word_cutter, word_splitter
+from tahr.text.tokens.long_text import ids_of
 from tahr.text.tokens.merge import MergeModel, Rank
 from tahr.text.tokens.pretokenizers import PRE_TOKENIZERS, WHOLE_LINES
-from tahr.text.tokens.vocab import SPACE, byte_level, metaspace, to_byte_level
-
-
-def _word_splitter(
-    patterns: Iterable[str], *, byte_level: bool = False, cut: bool = True
-) -> Callable[[str], list[str]]:
-    """Splits texts into words; long texts first into parts, unless words may reach across."""
-    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
-    spelt = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)] if byte_level else []
-    rules = pre_tokenizers.Sequence([*splits, *spelt])
-    by_batch = Tokenizer(models.WordLevel({"": 0}, unk_token=""))  # slower, but releases the GIL
-    by_batch.pre_tokenizer = pre_tokenizers.Sequence(splits)
-
-    def words(text: str) -> list[str]:
-        if len(text) <= 2 * LONG:
-            return [word for word, _ in rules.pre_tokenize_str(text)]
-        cuts = [text[start:end] for start, end in spans(encoding(by_batch, text))]
-        return [to_byte_level(word) for word in cuts] if byte_level else cuts
-
-    def words_of_parts(text: str) -> list[str]:
-        return words(text) if len(text) <= LONG else [word for part in parts(text) for word in words(part)]
-
-    return words_of_parts if cut else words
+from tahr.text.tokens.vocab import SPACE, byte_level, metaspace
 
 
 def _listed_rank(source: VocabSource) -> Rank:
@@ -65,7 +43,7 @@ def _byte_level_bpe(source: VocabSource) -> TokenizerRecipe:
     model = MergeModel(
         _text_ids(source), _listed_rank(source), whole_words=row.whole_words, unknown=_unknown_ids(source)
     )
-    words = _word_splitter(row.splits, byte_level=True, cut=row.cuts_at_words)
+    words = word_splitter(row.splits, byte_level=True, cut=row.cuts_at_words)
     return TokenizerRecipe(lambda text: model.encode(words(text)), byte_level, add_bos=row.add_bos)
 
 
@@ -95,7 +73,7 @@ def _sentencepiece(source: VocabSource) -> TokenizerRecipe:
         return None if token is None else costs[token]
 
     model = MergeModel(ids, rank, unknown=_unknown_ids(source))
-    words = _word_cutter(ids)
+    words = word_cutter(ids)
     prefix = SPACE if source.flag("add_space_prefix", True) else ""
 
     def encode(text: str) -> list[int]:
@@ -104,17 +82,10 @@ def _sentencepiece(source: VocabSource) -> TokenizerRecipe:
     return TokenizerRecipe(encode, metaspace, drops_first_space=bool(prefix), add_bos=True)
 
 
-def _word_cutter(pieces: Iterable[str]) -> Callable[[str], list[str]]:
-    """Cuts before a space unless a piece runs across: there merging cannot see past the cut, and words come again."""
-    joined = set(re.findall(f"([^{SPACE}\\0]){SPACE}", "\0".join(pieces)))
-    before_word = re.compile(f"(?<=[^{SPACE}{re.escape(''.join(joined))}])(?={SPACE})")
-    return lambda text: [word for part in parts(text, before_word) for word in before_word.split(part)]
-
-
 def _sentencepiece_bpe(source: VocabSource) -> TokenizerRecipe:
     """Gemma 4: SentencePiece's alphabet, with the merges written out."""
     model = MergeModel(_text_ids(source), _listed_rank(source), unknown=_unknown_ids(source))
-    words = _word_splitter([r"[^\n]+|[\n]+"], cut=False)
+    words = word_splitter([r"[^\n]+|[\n]+"], cut=False)
     return TokenizerRecipe(lambda text: model.encode(words(text.replace(" ", SPACE))), metaspace, add_bos=True)
 
 

@@ -12,7 +12,9 @@ from tahr.models.families.phi3 import qkv_heights
 from tahr.models.family import Family, with_prefix
 from tahr.models.files.hf import activation, times
 from tahr.models.parts.arrange import Tensors
-from tahr.models.parts.blocks import Attention, DecoderLayer, PlainMLP
+from tahr.models.parts.attention import Attention
+from tahr.models.parts.mlp import PlainMLP
+from tahr.models.parts.sublayers import DecoderLayer
 from tahr.models.parts.weights import Weights
 
 TURNED = ("self_attn.qkv_turned", "self_attn.o_turned", "mlp.up_turned", "mlp.down_turned")

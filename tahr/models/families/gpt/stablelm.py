@@ -9,7 +9,9 @@ from tahr.models.config.record import ModelConfig
 from tahr.models.decoder import Decoder, decoder_of
 from tahr.models.families.gpt.gpt2 import layer_normed
 from tahr.models.family import Family
-from tahr.models.parts.blocks import Attention, DecoderLayer, GatedMLP
+from tahr.models.parts.attention import Attention
+from tahr.models.parts.mlp import GatedMLP
+from tahr.models.parts.sublayers import DecoderLayer
 from tahr.models.parts.weights import Weights
 
 

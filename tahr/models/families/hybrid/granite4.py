@@ -15,7 +15,8 @@ from tahr.models.families.hybrid.layers import MOST_TAPS, with_recurrence
 from tahr.models.family import Family
 from tahr.models.mixers.mamba import MambaMixer
 from tahr.models.parts.arrange import Tensors
-from tahr.models.parts.blocks import Attention, Mixer
+from tahr.models.parts.attention import Attention
+from tahr.models.parts.sublayers import Mixer
 from tahr.models.parts.weights import Weights
 
 LAYER_TYPES = {"mamba": True, "linear_attention": True, "attention": False, "full_attention": False}

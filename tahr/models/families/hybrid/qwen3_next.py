@@ -18,7 +18,8 @@ from tahr.models.files.gguf import gguf_experts
 from tahr.models.files.hf import hf_experts, with_experts
 from tahr.models.mixers.delta_net import DeltaMixer
 from tahr.models.parts.arrange import Tensors
-from tahr.models.parts.blocks import Attention, Mixer
+from tahr.models.parts.attention import Attention
+from tahr.models.parts.sublayers import Mixer
 from tahr.models.parts.weights import Weights
 
 INTERVAL = 4

@@ -12,7 +12,7 @@ from tahr.models.families import llama
 from tahr.models.family import Family
 from tahr.models.files.gguf import gguf_experts
 from tahr.models.files.hf import hf_experts, with_experts
-from tahr.models.parts.blocks import Attention
+from tahr.models.parts.attention import Attention
 from tahr.models.parts.weights import Weights
 
 

@@ -1,0 +1,100 @@
+"""Attention over the pages of a sequence."""
+
+from typing import Literal
+
+from tahr.backends.api import AttentionSpec, HeadNorms, KVShape, Rotation, Tensor, Vector
+from tahr.models.config.record import ModelConfig
+from tahr.models.config.rope import RopeConfig, mean_rotated
+from tahr.models.parts.stream import ForwardPass, NormedInput
+from tahr.models.parts.weights import Weights
+
+# Norms of queries and keys: none, of each head, of each head without a gain, of all heads together.
+QkNorm = Literal["", "heads", "units", "rows"]
+
+
+class Attention:
+    """Attention over the sequence's pages, with grouped heads, rope and, in some families, norms of queries and keys,
+    sinks, or slopes in place of rope. It is causal, but for encoders."""
+
+    def __init__(self, cfg: ModelConfig, layer: int, w: Weights, qk_norm: QkNorm = "", sinks: bool = False):
+        kind = cfg.kinds[layer]
+        q_width = cfg.n_heads * cfg.head_dim
+        kv_width = cfg.n_kv_heads * cfg.head_dim
+        self.layer = layer
+        self.rope = kind.rope
+        self.style = cfg.rope_style
+        self.memory = KVShape(cfg.n_kv_heads, cfg.head_dim)
+        self.spec = AttentionSpec(
+            cfg.attn_scale,
+            kind.window,
+            cfg.attn_softcap,
+            not cfg.bidirectional,
+            sinks=w.vector("sinks.weight", cfg.n_heads) if sinks else None,
+            slopes=w.constants(alibi_slopes(cfg)) if cfg.alibi else None,
+            chunked=kind.chunked,
+        )
+        w.backend.check_attention(self.spec, self.memory, cfg.n_heads)
+        heights = {"q_proj": q_width, "k_proj": kv_width, "v_proj": kv_width}
+        self.gated = w.has("g_proj.weight")
+        self.qkv = w.joined(heights | ({"g_proj": q_width} if self.gated else {}), cfg.width, cfg.qkv_bias)
+        self.out = w.linear("o_proj", cfg.width, q_width, cfg.out_bias)
+        self.sub_norm = w.norm("attn_sub_norm", q_width) if w.has("attn_sub_norm.weight") else None
+        self.norms = head_norms(cfg, w, qk_norm == "heads") if qk_norm in ("heads", "units") else None
+        self.row_norms = (w.norm("q_norm", q_width), w.norm("k_norm", kv_width)) if qk_norm == "rows" else None
+        self.clip = cfg.qkv_clip
+        self.attn_scaling = cfg.attn_scaling if kind.attn_scaled else None
+        self.key_mean = key_mean(cfg, kind.rope, w) if self.ignores_constants(cfg, qk_norm) else None
+
+    def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
+        b = run.backend
+        qkv = self.prepared(run, x.linears(self.qkv))
+        gate = qkv.pop() if self.gated else None
+        mixed = self.attended(run, qkv)
+        mixed = self.sub_norm.apply(b, mixed) if self.sub_norm else mixed
+        return b.linear(b.activate(gate, mixed, "sigmoid") if gate else mixed, self.out)
+
+    def attended(self, run: ForwardPass, qkv: list[Tensor]) -> Tensor:
+        """Rope, cache write and attention; `qkv` is empty afterwards."""
+        b = run.backend
+        memory = run.memory(self.layer)
+        rotation = Rotation(run.cos_sin(self.rope), self.style, self.norms, self.key_mean)
+        if self.attn_scaling is None:
+            return b.rope_attention(qkv, rotation, self.spec, memory)
+        q = b.rope_and_cache(qkv, rotation, memory)
+        qkv.clear()
+        return b.attention(b.scale_queries(q, self.attn_scaling, run.step), self.spec, memory)
+
+    def ignores_constants(self, cfg: ModelConfig, qk_norm: QkNorm) -> bool:
+        """Whether keys have a bias that only adds a constant to all scores of a query."""
+        return cfg.qkv_bias and not qk_norm and not self.spec.softcap and self.spec.sinks is None
+
+    def prepared(self, run: ForwardPass, qkv: list[Tensor]) -> list[Tensor]:
+        """Hook for families that change queries, keys and values before rope."""
+        if self.clip:
+            qkv = [run.backend.clip(x, self.clip) for x in qkv]
+        if self.row_norms:
+            qkv[:2] = [norm.apply(run.backend, x) for norm, x in zip(self.row_norms, qkv[:2], strict=True)]
+        return qkv
+
+
+def head_norms(cfg: ModelConfig, w: Weights, has_gains: bool) -> HeadNorms:
+    if not has_gains:
+        ones = w.constants([1.0] * cfg.head_dim)
+        return HeadNorms(ones, ones, cfg.norm_eps)
+    query = w.norm("q_norm", cfg.head_dim)
+    key = w.norm("k_norm", cfg.head_dim)
+    return HeadNorms(query.gain, key.gain, cfg.norm_eps)
+
+
+def alibi_slopes(cfg: ModelConfig) -> list[float]:
+    """2^(-alibi / n), 2^(-2 * alibi / n), ... for n heads. Where n is no power of two, the slopes of the next one, of
+    which every other come last."""
+    n = 1 << (cfg.n_heads - 1).bit_length()
+    slopes = [2 ** (-cfg.alibi * (i + 1) / n) for i in range(n)]
+    return slopes if n == cfg.n_heads else (slopes[1::2] + slopes[::2])[: cfg.n_heads]
+
+
+def key_mean(cfg: ModelConfig, rope: RopeConfig, w: Weights) -> Vector:
+    """The part of keys that biases make equal for all tokens: often far more than the rest, see `Rotation`."""
+    bias = w.find("k_proj.bias", (cfg.n_kv_heads * cfg.head_dim,)).dense().reshape(cfg.n_kv_heads, cfg.head_dim)
+    return w.upload(mean_rotated(bias, rope, cfg.rope_style, cfg.max_context).reshape(-1))

@@ -1,0 +1,23 @@
+"""The input of a decoder's first layer."""
+
+from tahr.backends.api import Backend, StepInputs, Tensor
+from tahr.models.config.record import ModelConfig
+from tahr.models.parts.weights import Weights
+
+
+class TokenEmbedding:
+    """Rows of a table, in some families with learned positions or a norm."""
+
+    def __init__(self, cfg: ModelConfig, w: Weights):
+        self.scale = cfg.embed_scale
+        self.table = w.matrix("model.embed_tokens.weight", cfg.n_vocab, cfg.width)
+        self.norm = w.norm("model.embed_norm") if w.has("model.embed_norm.weight") else None
+        self.positions = None
+        if cfg.n_positions:
+            self.positions = w.matrix("model.embed_positions.weight", cfg.n_positions, cfg.width)
+
+    def __call__(self, backend: Backend, step: StepInputs) -> Tensor:
+        rows = backend.embed(self.table, step, self.scale)
+        if self.positions:
+            rows = backend.add(rows, backend.embed_positions(self.positions, step))
+        return self.norm.apply(backend, rows) if self.norm else rows
