@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tahr.backends.api.lora import MAX_ADAPTERS, MAX_RANK
 from tahr.config import EngineConfig
-from tahr.engine.step_log import MAX_BYTES
+from tahr.engine.step_traces import MAX_BYTES
 from tahr.grammar.compiler import MAX_CACHED, MAX_CACHED_BYTES, MAX_SEEN
 from tahr.grammar.spec import MAX_SOURCE_BYTES
 from tahr.grammar.workers import SLOW_CPU_S
