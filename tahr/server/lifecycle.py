@@ -1,11 +1,9 @@
 """A server's life: bind, load, serve, shut down."""
 
 import asyncio
-import errno
 import gc
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,10 +14,10 @@ from typing import Any
 
 import uvicorn
 
-from tahr.errors import ServerError
 from tahr.server.app import App
 from tahr.server.http.errors import HttpError
 from tahr.server.http.event_loop import loop_factory
+from tahr.server.http.listening import bind
 from tahr.server.http.protocol import BoundedProtocol
 from tahr.server.models.pool import on_daemon_thread, warm_up
 from tahr.server.models.registry import Phase, ServedModel
@@ -54,7 +52,7 @@ class HttpServer:
         self.state = ServerState(settings, make_model)
         self._load = load
         self._announce = announce
-        self._listener = bind(settings)
+        self._listener = bind(settings.host, settings.port)
         self._uvicorn = UvicornServer(uvicorn_config(self.state))
         self._switch_s = sys.getswitchinterval()
         self._signal = 0
@@ -155,23 +153,6 @@ class HttpServer:
         gc.unfreeze()
         sys.setswitchinterval(self._switch_s)
         self._load = list  # the function may hold what it has loaded
-
-
-def bind(settings: Settings) -> socket.socket:
-    """The listening socket, before anything costly happens."""
-    try:
-        kind = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(*kind[:3])  # asyncio leaves Nagle on without the protocol
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(kind[4])
-        listener.listen(2048)
-    except OSError as error:
-        where = f"{settings.host}:{settings.port}"
-        # A name nobody knows, or an address of another machine, has no free port either.
-        is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
-        other = "--host" if is_host else "--port"
-        raise ServerError(f"Cannot listen on {where} ({error.strerror or error}): choose another {other}.") from error
-    return listener
 
 
 def running_s(grace_s: float) -> float:
