@@ -8,6 +8,7 @@ from tahr.errors import ConfigError
 from tahr.grammar import Grammar
 from tahr.grammar.call_grammar import CallGrammar, call_grammar
 from tahr.grammar.source import parsed
+from tahr.grammar.spec import OF_JSON
 from tahr.text.templates.chat import ChatTemplate
 from tahr.text.tool_calls.tools import Tool, tools_of
 
@@ -116,11 +117,12 @@ def calls_of(template: ChatTemplate, given: Grammar | None, options: ToolOptions
     if not tools or not (required or (given is None and any(tool.strict for tool in tools)) or content is not None):
         return given
     parallel = options.parallel and template.traits.several_calls and not options.choice.once
-    return call_grammar(CallGrammar(template.call_format, tools, parallel, required, content))
+    is_loose = given is not None and given.kind == "loose_json_schema"
+    return call_grammar(CallGrammar(template.call_format, tools, parallel, required, content, is_loose))
 
 
 def schema_of(grammar: Grammar) -> Any:
     """The schema of a grammar that asks for JSON; None for another grammar."""
     if grammar.kind == "json_object":
         return {"type": "object"}
-    return parsed(grammar.kind, grammar.source) if grammar.kind == "json_schema" else None
+    return parsed(grammar.kind, grammar.source) if grammar.kind in OF_JSON else None

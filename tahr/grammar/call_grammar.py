@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tahr.errors import GrammarError
 from tahr.grammar.call_text import text_terminal, texts_of
-from tahr.grammar.json_rule import json_rule
+from tahr.grammar.json_rule import json_rule, loose_rule
+from tahr.grammar.schema_check import UNENFORCED, SchemaRefused, pointer, values_in
+from tahr.grammar.schema_place import Problem, meaning_of
 from tahr.grammar.spec import Grammar
 from tahr.text.tokens.special_names import SpecialNames
 from tahr.text.tool_calls.call_formats import BY_NAME, CallFormat, HarmonyForm
@@ -17,12 +19,13 @@ from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, Tool, types_in
 from tahr.text.tool_calls.written_calls import FRAMES, TAG_FRAMES, CallFrame, TagFrame
 
 MAX_CALLS = 8  # in one reply: small models repeat themselves
-ANY_OBJECT = {"type": "object"}
 SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}  # as models write calls
 VALUES = ("enum", "const", "default", "examples", "required")  # keywords that hold no schemas
 OPEN = frozenset(
     {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref"}
 )
+# Keywords that ask something of the whole, so that a part cannot have them too.
+ASKING = (*OPEN, "$id", "$schema", "type", "properties", "required", "minProperties", "maxProperties", *UNENFORCED)
 HEAD = "%llguidance {}\n"
 TERMINALS = {
     "TEXT": "TEXT: /(.|\\n)*/",
@@ -42,13 +45,15 @@ class CallGrammar:
     parallel: bool = True
     required: bool = True  # calls and nothing else; otherwise free text with calls in it
     content: Any = None  # a JSON schema that the text must follow where there is no call
+    is_loose: bool = False  # of that, what no grammar can enforce is left out
 
 
 def call_grammar(asked: CallGrammar) -> Grammar:
     """The grammar as plain data; a worker makes Lark of it."""
     tools = [{"name": each.name, "parameters": each.parameters, "strict": each.strict} for each in asked.tools]
     source = {"format": asked.call_format.name, "tools": tools, "parallel": asked.parallel, "required": asked.required}
-    return Grammar("tool_calls", source if asked.content is None else source | {"content": asked.content})
+    content = {} if asked.content is None else {"content": asked.content, "is_loose": asked.is_loose}
+    return Grammar("tool_calls", source | content)
 
 
 def is_call_grammar(grammar: Grammar | None) -> bool:
@@ -56,12 +61,16 @@ def is_call_grammar(grammar: Grammar | None) -> bool:
     return grammar is not None and grammar.kind == "tool_calls"
 
 
-def to_lark(source: Mapping[str, Any], names: SpecialNames) -> str:
-    """The Lark of such data. Schemas that no grammar can enforce are loosened, unless a tool is strict."""
+def to_lark(source: Mapping[str, Any], names: SpecialNames, problem: Problem | None = None) -> str:
+    """The Lark of such data. Schemas that no grammar can enforce are loosened, unless a tool is strict.
+
+    llguidance refuses some that pass our checks: which they are is found out where there is a `problem`.
+    """
     tools = [Tool(each["name"], "", each["parameters"], each["strict"]) for each in source["tools"]]
     form = BY_NAME[source["format"]]
-    asked = CallGrammar(form, tools, source["parallel"], source["required"], source.get("content"))
-    return LarkText(asked, names.split).text()
+    asked = CallGrammar(form, tools, source["parallel"], source["required"])
+    asked = replace(asked, content=source.get("content"), is_loose=source.get("is_loose", False))
+    return LarkText(asked, names.split, problem).text()
 
 
 @dataclass(slots=True)
@@ -70,6 +79,7 @@ class LarkText:
 
     asked: CallGrammar
     split: Callable[[str], Sequence[str | int]]  # a text by its special tokens
+    problem: Problem | None = None
     rules: list[str] = field(default_factory=list)
     skipped: str = ""  # the mark that free text ends with, where calls are waited for
 
@@ -93,7 +103,8 @@ class LarkText:
         return section if asked.required else f"{section} | {self.content() or 'NO_CALL'}"
 
     def content(self) -> str:
-        return "" if self.asked.content is None else f"%json {json.dumps(json_rule(self.asked.content))}"
+        rule = loose_rule if self.asked.is_loose else json_rule
+        return "" if self.asked.content is None else f"%json {json.dumps(rule(self.asked.content, self.problem))}"
 
     def lazy(self) -> str:
         """Free text in which the opening mark begins calls; the rule of the calls begins after that mark."""
@@ -153,8 +164,14 @@ class LarkText:
         return f"{call} ({self.sequence(self.literal(separator), call)}){{0,{MAX_CALLS - 1}}}"
 
     def calls(self, write: Callable[[int, Tool], str]) -> str:
-        names = [self.rule(f"call_{i}", write(i, tool)) for i, tool in enumerate(self.asked.tools)]
+        names = [self.rule(f"call_{i}", self.call(i, tool, write)) for i, tool in enumerate(self.asked.tools)]
         return self.rule("call", " | ".join(names))
+
+    def call(self, i: int, tool: Tool, write: Callable[[int, Tool], str]) -> str:
+        try:
+            return write(i, tool)
+        except SchemaRefused as error:
+            raise GrammarError(f"The tool {tool.name} is strict. {error}") from error
 
     def framed_call(self, i: int, tool: Tool) -> str:
         frame = self.frame()
@@ -214,9 +231,9 @@ class LarkText:
         comma = f"{self.literal(separator)} " if separator else ""
         after = ""
         first = ""
-        shared = {each: tool.parameters[each] for each in ("$defs", "definitions") if each in tool.parameters}
-        for i, (key, schema) in reversed(list(enumerate(properties.items()))):
-            one = self.rule(f"{name}_{i}", member(key, alone(schema, shared, tool.strict)))
+        shared = {name: each for name, each in tool.parameters.items() if name not in ASKING}
+        for i, key in reversed(list(enumerate(properties))):
+            one = self.rule(f"{name}_{i}", self.member(tool, key, member, shared))
             first = self.rule(
                 f"{name}_first_{i}", self.sequence(one, after) + ("" if key in required else f" | {first or EMPTY}")
             )
@@ -226,11 +243,21 @@ class LarkText:
             )
         return first
 
+    def member(self, tool: Tool, key: str, write: Callable[[str, Any], str], shared: Mapping[str, Any]) -> str:
+        """One argument; an error names it."""
+        try:
+            return write(key, alone(tool.parameters, tool.parameters["properties"][key], shared, tool.strict))
+        except SchemaRefused as error:
+            raise SchemaRefused(f"/properties/{pointer(key)}{error.place}", error.problem) from error
+
     def value(self, schema: Any, end: str, strict: bool) -> str:
         """A value and the mark that ends it. Texts have no quotes; a constant or an enumeration is one of its texts."""
         if types_of(schema) != {"string"}:
             return self.sequence(self.json(schema, strict), self.literal(end))
         if options := texts_of(schema):
+            if strict and (others := schema.keys() & {"pattern", "format", "minLength", "maxLength"}):
+                what = f"has an enum or const and {min(others)}, which this model's calls cannot both enforce"
+                raise SchemaRefused("", f"{what}: keep the first")
             return self.sequence(f"({' | '.join(self.literal(each) or EMPTY for each in options)})", self.literal(end))
         is_token = isinstance(self.split(end)[0], int)
         text = f"{self.text_like(schema, '' if is_token else end, strict)} {self.literal(end)}"
@@ -240,21 +267,23 @@ class LarkText:
         """The terminal of a text. What cannot be enforced is loosened, unless the tool is strict."""
         try:
             terminal = text_terminal(schema, end)
+            self.try_text(terminal)
         except GrammarError:
             if strict:
                 raise
             terminal = ""
         return self.rule(f"TEXT_{len(self.rules)}", terminal) if terminal else "TEXT"
 
+    def try_text(self, terminal: str) -> None:
+        words = self.problem(f"{HEAD}start: TEXT\nTEXT: {terminal}\n") if self.problem and terminal else ""
+        if words:
+            raise SchemaRefused("", meaning_of(words))
+
     # ---- Lark -----------------------------------------------------------------------------------------------------
 
     def json(self, schema: Any, strict: bool) -> str:
-        try:
-            made = json_rule(closed(schema, MAX_SCHEMA_DEPTH))
-        except GrammarError:
-            if strict:
-                raise
-            made = json_rule(ANY_OBJECT if types_of(schema) == {"object"} else {})
+        rule = json_rule if strict else loose_rule
+        made = rule(closed(schema, MAX_SCHEMA_DEPTH), self.problem)
         return f"%json {json.dumps({**made, 'x-guidance': SPACING})}"
 
     def rule(self, name: str, body: str) -> str:
@@ -283,17 +312,25 @@ EMPTY = '""'
 NUMBER = "#"  # stands for the number of the call in frames, and for itself in names and values of a schema
 
 
-def alone(schema: Any, shared: Mapping[str, Any], strict: bool) -> Any:
+def alone(whole: Mapping[str, Any], schema: Any, shared: Mapping[str, Any], strict: bool) -> Any:
     """A part of a schema that can stand by itself, with the definitions it may refer to.
 
     A reference to anything else would point into the part; then any value will do.
     """
-    if not isinstance(schema, Mapping):
+    if not isinstance(schema, Mapping) or not (names := references(schema)):
         return schema
-    refers_to_whole = any(f'"$ref": "{begin}' in json.dumps(schema) for begin in ('#"', "#/properties"))
+    refers_to_whole = any(name not in shared and name in (*whole, "") for name in names | references(shared))
     if refers_to_whole and strict:
-        raise GrammarError("The schema of a strict tool refers to itself, which this model's calls cannot: use $defs.")
+        raise SchemaRefused("", "refers to itself as a whole, which this model's calls cannot: use $defs")
     return {} if refers_to_whole else {**schema, **shared}
+
+
+def references(schema: Any) -> set[str]:
+    """The first names in pointers of a schema to places in the whole that it is a part of; empty: the whole itself."""
+    found = (each["$ref"] for each in values_in(schema) if isinstance(each, dict) and "$ref" in each)
+    return {
+        each[1:].split("/")[1] if "/" in each else "" for each in found if isinstance(each, str) and each[:1] == "#"
+    }
 
 
 def closed(schema: Any, depth: int) -> Any:

@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tahr.errors import GrammarError
 from tahr.grammar.formats import DURATION, IPV4, URI, UUID
-from tahr.grammar.schema_check import checked_schema
+from tahr.grammar.schema_check import SchemaRefused, checked_schema
 
 ANYTHING = "(?s:.*)"
 FORMATS = {"ipv4": IPV4, "uuid": UUID, "duration": DURATION, "uri": URI}  # the others become patterns
@@ -42,7 +41,7 @@ def expressions(schema: Any) -> Iterator[str]:
     if not isinstance(schema, Mapping):
         return
     if "oneOf" in schema or "$ref" in schema or not is_free(schema.get("anyOf")):
-        raise GrammarError("The schema has alternatives for a text, which this model's calls cannot: use a pattern.")
+        raise SchemaRefused("", "has alternatives for a text, which this model's calls cannot: use a pattern")
     if "minLength" in schema or "maxLength" in schema:
         yield length(schema.get("minLength", 0), schema.get("maxLength"))
     if isinstance(schema.get("pattern"), str):
@@ -62,9 +61,8 @@ def length(least: Any, most: Any) -> str:
     """An expression for so many characters; `most` is None for any number."""
     numbers = [each for each in (least, most) if each is not None]
     if any(type(each) is not int for each in numbers) or not 0 <= least <= min(numbers[-1], MAX_LEAST):
-        raise GrammarError(
-            f"A text of {least} to {most} characters cannot be enforced: lower minLength, or leave it out."
-        )
+        what = f"asks for {least!r:.20} to {most!r:.20} characters, which a grammar cannot enforce"
+        raise SchemaRefused("", f"{what}: lower minLength, or leave it out")
     return f"(?s:.{{{least},{'' if most is None else most}}})"
 
 
@@ -75,7 +73,7 @@ def whole(pattern: str) -> str:
     ends = signs[-1:] == ["$"]
     inside = signs[begins : len(signs) - ends]
     if "^" in inside or "$" in inside or ((begins or ends) and has_branches(inside)):
-        raise GrammarError(f"The pattern {pattern[:60]!r} cannot be enforced in this model's calls: write ^(...)$.")
+        raise SchemaRefused("", f"has the pattern {pattern[:60]!r}, which this model's calls cannot: write ^(...)$")
     return f"{'' if begins else ANYTHING}(?:{''.join(inside)}){'' if ends else ANYTHING}"
 
 

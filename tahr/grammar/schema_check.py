@@ -6,7 +6,7 @@ are accepted and all invalid ones rejected (docs/json-schema.md).
 
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from tahr.errors import GrammarError
 from tahr.grammar.ecma_regex import to_rust
@@ -17,6 +17,8 @@ Schema = dict[str, Any]
 MAX_DEPTH = 64
 MAX_COPIED = 1 << 16  # values in branches of oneOf that stand in place of references
 MAX_EXACT = 2**53  # llguidance's numbers are doubles
+MAX_SHOWN = 200  # letters of a place
+MOVED = "tahr.place."  # of the names of definitions
 WHOLE = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 TINY = 1e-6  # of the distance between two bounds
@@ -53,10 +55,51 @@ UNENFORCED = {
 }
 
 
+class SchemaRefused(GrammarError):
+    """A schema is refused because of a part of it."""
+
+    def __init__(self, place: str, problem: str):
+        shown = place if len(place) <= MAX_SHOWN else f"{place[:MAX_SHOWN]}..."
+        super().__init__(f"The schema at #{shown} {problem}.")
+        self.place = place  # as a pointer
+        self.problem = problem
+
+
+# Keywords of the above that ask nothing without another one, or with one of these values.
+NEED = {
+    "if": ("then", "else"),
+    "then": ("if",),
+    "else": ("if",),
+    "minContains": ("contains",),
+    "maxContains": ("contains",),
+}
+NO_DEMANDS: dict[str, tuple[Any, ...]] = {
+    "not": (False,),
+    "uniqueItems": (False,),
+    "propertyNames": (True, {}),
+    "dependencies": ({},),
+    "dependentRequired": ({},),
+    "dependentSchemas": ({},),
+    "unevaluatedItems": (True, {}),
+    "unevaluatedProperties": (True, {}),
+}
+
+
+def asks_nothing(keyword: str, value: Any, schema: Schema) -> bool:
+    """Whether a keyword may as well be left out."""
+    needs_others = keyword in NEED and not schema.keys() & {*NEED[keyword]}
+    # 0 and 1 are equal to false and true, and no schemas.
+    return needs_others or any(type(each) is type(value) and each == value for each in NO_DEMANDS.get(keyword, ()))
+
+
 def checked_schema(schema: Any) -> Any:
     """The schema as llguidance gets it."""
+    return check_of(schema).whole()
+
+
+def check_of(schema: Any) -> "Check":
     is_old = isinstance(schema, dict) and any(name in str(schema.get("$schema")) for name in OLD_DRAFTS)
-    return Check(schema, is_old).schema(schema, "", 0)
+    return Check(schema, is_old)
 
 
 class Check:
@@ -65,10 +108,31 @@ class Check:
     def __init__(self, root: Any, is_old: bool):
         self._root = root
         self._is_old = is_old
+        self._n_named = 0  # schemas around this one that have a name of their own, where pointers mean other places
+        self._moved: dict[str, str] = {}  # references to places that no keyword leads to, and the new ones
+        self._origins: dict[str, str] = {}  # the same the other way round
         self._copied: tuple[str, ...] = ()  # references that branches under way have replaced, the outermost first
         self._is_inside = False  # a value in that of such a branch
         self._n_values: dict[str, int] = {}  # by reference
         self._n_copied = 0
+
+    def whole(self) -> Any:
+        """The schema, and beside its definitions those that it has elsewhere, such as in `components`."""
+        made = self.schema(self._root, "", 0)
+        found: Schema = {}
+        while len(found) < len(self._moved):  # one of them may refer to others
+            reference = [*self._moved][len(found)]
+            target = self.resolved(reference)
+            path = reference.removeprefix("#")
+            if isinstance(target, dict) and "$id" in target:
+                raise refused(path, "has an $id where no keyword leads to", "put it under $defs")
+            found[self._moved[reference].rpartition("/")[2]] = self.schema(target, path, 0)
+        definitions = made.get("$defs", {}) if found else None
+        if not isinstance(definitions, dict):
+            return made
+        if taken := found.keys() & definitions.keys():
+            raise refused(f"/$defs/{min(taken)}", "has a name that is needed", "call it something else")
+        return {**made, "$defs": {**definitions, **found}}
 
     def schema(self, schema: Any, path: str, depth: int) -> Any:
         """A schema or a part of it, rewritten."""
@@ -77,17 +141,22 @@ class Check:
         if not isinstance(schema, dict):
             raise refused(path, "is no schema", "a schema is an object, true or false")
         if depth > MAX_DEPTH:
-            raise GrammarError(f"The schema is nested more than {MAX_DEPTH} deep: make it flatter, or use $ref.")
+            raise refused(path, f"is nested more than {MAX_DEPTH} deep", "make it flatter, or use $ref")
         if self._is_inside and "oneOf" in schema:
-            return {"$ref": f"#{path}"}  # it is resolved there, and may be where this one came from
+            # It is resolved there, and may be where this one came from.
+            return {"$ref": self._reference(f"#{path}", path)}
         if self._is_old and isinstance(schema.get("$ref"), str):
             schema = {key: value for key, value in schema.items() if key in ("$ref", "definitions", "$defs", "$schema")}
-        if schema.get("uniqueItems") is False:
-            schema = {key: value for key, value in schema.items() if key != "uniqueItems"}
+        schema = {key: value for key, value in schema.items() if not asks_nothing(key, value, schema)}
         for keyword, advice in UNENFORCED.items():
             if keyword in schema:
                 raise refused(path, f"uses {keyword}, which a grammar cannot enforce", advice)
+        is_named = depth > 0 and not str(schema.get("$id", "#")).startswith("#")
+        self._n_named += is_named
         made = {key: self._value(key, value, f"{path}/{key}", depth) for key, value in schema.items()}
+        if isinstance(schema.get("$ref"), str):
+            made["$ref"] = self._reference(schema["$ref"], path)
+        self._n_named -= is_named
         for rewrite in REWRITES:
             rewrite(made, path, self)
         if isinstance(made.get("oneOf"), list):
@@ -103,22 +172,36 @@ class Check:
 
     def _schemas_in(self, keyword: str, value: Any, path: str, depth: int) -> Any:
         if keyword in MAPS and isinstance(value, dict):
-            names = to_rust if keyword == "patternProperties" else str
-            return {
-                names(name): self.schema(each, f"{path}/{self._part(names(name))}", depth + 1)
-                for name, each in value.items()
-            }
+            if keyword == "patternProperties":
+                value = {rust(name, path): each for name, each in value.items()}
+            return {name: self.schema(each, f"{path}/{pointer(name)}", depth + 1) for name, each in value.items()}
         if keyword in LISTS and isinstance(value, list):
             return [self.schema(each, f"{path}/{i}", depth + 1) for i, each in enumerate(value)]
         return self.schema(value, path, depth + 1) if keyword in SCHEMAS else value
 
-    def _part(self, name: str) -> str:
-        """A name in a path, which in a branch becomes a pointer."""
-        return quote(name.replace("~", "~0").replace("/", "~1"), safe="~") if self._copied else name
+    def _reference(self, reference: str, path: str) -> str:
+        """A reference as it is, or to where the schema will be that it refers to, if the walk does not come there."""
+        document, _, place = reference.partition("#")
+        if not place.startswith("/"):
+            return reference
+        is_elsewhere = bool(document or self._n_named)
+        if not is_elsewhere and not isinstance(self.resolved(reference), dict | bool):
+            raise refused(path, f"refers to {reference[:MAX_SHOWN]}, where no schema is", "correct the $ref")
+        is_led_to = is_walked(parts_of(place))
+        if is_elsewhere and not is_led_to:
+            raise refused(path, f"refers to {reference[:MAX_SHOWN]}, where no keyword leads to", "put it under $defs")
+        if not is_elsewhere:
+            reference = "".join(["#", *(f"/{pointer(part)}" for part in parts_of(place))])
+        if is_led_to:
+            return reference
+        moved = self._moved.setdefault(reference, f"#/$defs/{MOVED}{len(self._moved) + 1}")
+        self._origins[moved] = reference
+        return moved
 
     def _branch(self, branch: Any, depth: int) -> Any:
         """llguidance tells branches of oneOf apart where it sees them, but not through $ref."""
         reference = branch.get("$ref") if isinstance(branch, dict) and branch.keys() == {"$ref"} else None
+        reference = self._origins.get(str(reference), reference)
         if not isinstance(reference, str) or reference in self._copied:
             return branch
         found = self.resolved(reference)
@@ -141,18 +224,63 @@ class Check:
 
     def resolved(self, reference: str) -> Any:
         """What a pointer into this schema points to; None if it is nothing there."""
-        found = self._root
-        for part in reference.removeprefix("#/").split("/") if reference.startswith("#/") else [None]:
-            found = found.get(part) if isinstance(found, dict) else None
-        return found
+        return part_at(self._root, parts_of(reference[1:])) if reference.startswith("#/") else None
+
+    def origin_of(self, place: str) -> str:
+        """Where in the schema as it was given something is."""
+        new, origin = next((each for each in self._origins.items() if f"#{place}/".startswith(f"{each[0]}/")), ("", ""))
+        return origin[1:] + place[len(new) - 1 :] if new else place
 
     @property
     def is_old(self) -> bool:
         return self._is_old
 
 
-def refused(path: str, what: str, advice: str) -> GrammarError:
-    return GrammarError(f"The schema{f' at {path}' if path else ''} {what}: {advice}.")
+def refused(path: str, what: str, advice: str) -> SchemaRefused:
+    return SchemaRefused(path, f"{what}: {advice}")
+
+
+def rust(pattern: str, path: str) -> str:
+    try:
+        return to_rust(pattern)
+    except GrammarError as error:
+        why = str(error).removesuffix(".")
+        raise SchemaRefused(path, f"has a pattern that a grammar cannot enforce. {why}") from None
+
+
+def pointer(name: str) -> str:
+    """A name as a part of a pointer in a URI."""
+    return quote(name.replace("~", "~0").replace("/", "~1"), safe="~!$&'()*+,;=:@")
+
+
+def parts_of(place: str) -> list[str]:
+    """The names in such a pointer."""
+    return [unquote(part).replace("~1", "/").replace("~0", "~") for part in place.split("/")[1:]]
+
+
+def part_at(value: Any, parts: list[str]) -> Any:
+    """What is at a place in a value; None if it is nothing."""
+    for part in parts:
+        if isinstance(value, list):
+            value = value[int(part)] if is_index(part) and int(part) < len(value) else None
+        else:
+            value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def is_index(part: str = "") -> bool:
+    return part.isdecimal() and len(part) < 8
+
+
+def is_walked(parts: list[str]) -> bool:
+    """Whether keywords lead to a place, so that what is there is checked anyway."""
+    at = 0
+    while at < len(parts):
+        is_in_list = parts[at] in LISTS and is_index(*parts[at + 1 : at + 2])
+        if not is_in_list and parts[at] not in (*MAPS, *SCHEMAS):
+            return False
+        at += 2 if is_in_list or parts[at] in MAPS else 1
+    return at == len(parts)
 
 
 # ---- rewrites, each of one schema without those inside it ------------------------------------------------------
@@ -160,7 +288,7 @@ def refused(path: str, what: str, advice: str) -> GrammarError:
 
 def rewrite_pattern(schema: Schema, path: str, check: Check) -> None:
     if isinstance(schema.get("pattern"), str):
-        schema["pattern"] = to_rust(schema["pattern"])
+        schema["pattern"] = rust(schema["pattern"], path)
 
 
 def rewrite_format(schema: Schema, path: str, check: Check) -> None:
@@ -238,7 +366,8 @@ def check_min_properties(schema: Schema, path: str, check: Check) -> None:
 
 
 def check_content(schema: Schema, path: str, check: Check) -> None:
-    """Encoded content is an annotation, but in draft 7 it may be more."""
+    """Encoded content is an annotation, but in draft 7 it may be more; what it holds is no schema of this text."""
+    schema.pop("contentSchema", None)
     for name in ("contentMediaType", "contentEncoding"):
         if check.is_old and name in schema:
             raise refused(path, f"uses {name}, which a grammar cannot enforce", "leave it out, or describe a pattern")

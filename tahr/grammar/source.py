@@ -6,27 +6,37 @@ from collections.abc import Callable
 from typing import Any
 
 from tahr.errors import GrammarError
-from tahr.grammar.json_rule import json_rule
+from tahr.grammar.json_rule import json_rule, loose_rule
+from tahr.grammar.schema_place import Problem, compilable
 from tahr.text.tokens.special_names import SpecialNames
 
 MAX_CHOICES = 10_000
 
 
-def llguidance_text(kind: str, source: str, names: SpecialNames) -> str:
-    """The text of a grammar for llguidance; an error names what is wrong with its source."""
+def llguidance_text(kind: str, source: str, names: SpecialNames, problem: Problem | None = None) -> str:
+    """The text of a grammar for llguidance; an error names what is wrong with its source.
+
+    With `problem` each of its schemas is compiled for a trial, to say which is refused and where, or to loosen it.
+    """
     try:
+        if kind in WITH_SCHEMAS:
+            return WITH_SCHEMAS[kind](source, names, problem)
         return WRITERS[kind](source, names)
     except UnicodeEncodeError as error:
         half = ascii(error.object[error.start])
         raise GrammarError(f"The {kind} has {half}, which is half of a character: correct it.") from error
 
 
-def from_json_schema(source: str, names: SpecialNames) -> str:
-    return json.dumps({"grammars": [{"json_schema": json_rule(parsed("json_schema", source))}]})
+def from_json_schema(source: str, names: SpecialNames, problem: Problem | None) -> str:
+    return compilable(json_rule(parsed("json_schema", source), problem))
+
+
+def from_loose_schema(source: str, names: SpecialNames, problem: Problem | None) -> str:
+    return compilable(loose_rule(parsed("loose_json_schema", source), problem))
 
 
 def from_json_object(source: str, names: SpecialNames) -> str:
-    return from_json_schema('{"type": "object"}', names)
+    return compilable(json_rule({"type": "object"}))
 
 
 def from_regex(source: str, names: SpecialNames) -> str:
@@ -56,27 +66,30 @@ def from_choice(source: str, names: SpecialNames) -> str:
     return from_regex("|".join(map(literal, choices)), names)
 
 
-def from_structural_tag(source: str, names: SpecialNames) -> str:
+def from_structural_tag(source: str, names: SpecialNames, problem: Problem | None) -> str:
     from tahr.grammar.structural_tag import to_lark
 
-    return from_lark(to_lark(parsed("structural_tag", source), names), names)
+    return from_lark(to_lark(parsed("structural_tag", source), names, problem), names)
 
 
-def from_tool_calls(source: str, names: SpecialNames) -> str:
+def from_tool_calls(source: str, names: SpecialNames, problem: Problem | None) -> str:
     from tahr.grammar.call_grammar import to_lark
 
-    return from_lark(to_lark(json.loads(source), names), names)
+    return from_lark(to_lark(json.loads(source), names, problem), names)
 
 
-WRITERS: dict[str, Callable[[str, SpecialNames], str]] = {
+WITH_SCHEMAS: dict[str, Callable[[str, SpecialNames, Problem | None], str]] = {
     "json_schema": from_json_schema,
+    "loose_json_schema": from_loose_schema,
+    "structural_tag": from_structural_tag,
+    "tool_calls": from_tool_calls,
+}
+WRITERS: dict[str, Callable[[str, SpecialNames], str]] = {
     "json_object": from_json_object,
     "regex": from_regex,
     "lark": from_lark,
     "gbnf": from_gbnf,
     "choice": from_choice,
-    "structural_tag": from_structural_tag,
-    "tool_calls": from_tool_calls,
 }
 
 

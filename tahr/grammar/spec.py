@@ -8,6 +8,7 @@ from tahr.errors import GrammarError
 
 KINDS = {
     "json_schema": "a JSON schema, as a mapping or as JSON text",
+    "loose_json_schema": "the same, of which what no grammar can enforce is left out",
     "json_object": "nothing: any JSON object",
     "regex": "a regular expression in Rust's syntax",
     "lark": "a grammar in llguidance's dialect of Lark",
@@ -16,7 +17,8 @@ KINDS = {
     "structural_tag": "free text with tags whose content follows a JSON schema, as a mapping or as JSON text",
     "tool_calls": "what `call_grammar` makes of tools",
 }
-JSON_KINDS = ("json_schema", "choice", "structural_tag", "tool_calls")
+JSON_KINDS = ("json_schema", "loose_json_schema", "choice", "structural_tag", "tool_calls")
+OF_JSON = ("json_schema", "loose_json_schema", "json_object")  # their texts are JSON
 MAX_SOURCE_BYTES = 1 << 20
 
 
@@ -54,6 +56,11 @@ def json_text(kind: str, source: Any) -> str:
         return json.dumps(source, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise GrammarError(f"A {kind} grammar is made of {KINDS[kind]}, but this is no JSON ({error}).") from error
+
+
+def schema_kind(strict: Any) -> str:
+    """The kind of a schema's grammar, by what OpenAI's clients call strict: if it is false, parts may be left out."""
+    return "loose_json_schema" if strict is False else "json_schema"
 
 
 def short(value: Any) -> str:

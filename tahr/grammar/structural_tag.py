@@ -5,6 +5,7 @@ from typing import Any
 
 from tahr.errors import GrammarError
 from tahr.grammar.json_rule import json_rule
+from tahr.grammar.schema_place import Problem
 from tahr.text.tokens.special_names import SpecialNames
 
 FORM = (
@@ -18,10 +19,10 @@ TEXT: /(.|\\n)*/
 """
 
 
-def to_lark(tag: Any, names: SpecialNames) -> str:
+def to_lark(tag: Any, names: SpecialNames, problem: Problem | None = None) -> str:
     """The grammar in Lark: text up to a trigger, which begins one of the structures, again and again."""
     structures, triggers = fields_of(tag)
-    rules = [rule(i, each, trigger_of(each["begin"], triggers), names) for i, each in enumerate(structures)]
+    rules = [rule(i, each, trigger_of(each["begin"], triggers), names, problem) for i, each in enumerate(structures)]
     return HEAD % " | ".join(f"tag_{i}" for i in range(len(rules))) + "\n".join(rules) + "\n"
 
 
@@ -46,10 +47,11 @@ def trigger_of(begin: str, triggers: list[str]) -> str:
     return max(found, key=len)
 
 
-def rule(i: int, structure: dict[str, Any], trigger: str, names: SpecialNames) -> str:
+def rule(i: int, structure: dict[str, Any], trigger: str, names: SpecialNames, problem: Problem | None) -> str:
     rest = structure["begin"][len(trigger) :]
     end = structure["end"]
-    body = " ".join(filter(None, [quoted(rest), f"%json {json.dumps(json_rule(structure['schema']))}", quoted(end)]))
+    schema = json.dumps(json_rule(structure["schema"], problem))
+    body = " ".join(filter(None, [quoted(rest), f"%json {schema}", quoted(end)]))
     if (token := names.id_of(trigger)) is not None:
         return f"tag_{i}: TEXT <[{token}]> {body}"
     return f"trigger_{i}[lazy]: TEXT {quoted(trigger)}\ntag_{i}: trigger_{i} {body}"

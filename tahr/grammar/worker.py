@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from tahr.errors import GrammarError
-from tahr.grammar.source import llguidance_text
+from tahr.grammar.source import WITH_SCHEMAS, llguidance_text
 from tahr.text.tokens.special_names import SpecialNames
 
 N_WALKS = 3  # tries,
@@ -114,6 +114,10 @@ def reply_to(task: dict[str, str], names: SpecialNames, trials: Trials) -> dict[
     """The text of a grammar, or an error (a whole sentence), a problem (llguidance's own words) or a fault of ours."""
     try:
         text = llguidance_text(task["kind"], task["source"], names)
+        problem = trials.problem(text) if len(text) <= MAX_TEXT_BYTES else ""
+        if problem and task["kind"] in WITH_SCHEMAS:
+            text = llguidance_text(task["kind"], task["source"], names, trials.problem)
+            problem = trials.problem(text)
     except GrammarError as error:
         return {"error": str(error)}
     except RecursionError:
@@ -125,7 +129,6 @@ def reply_to(task: dict[str, str], names: SpecialNames, trials: Trials) -> dict[
     if len(text) > MAX_TEXT_BYTES:
         advice = "offer fewer tools, or simpler ones" if task["kind"] == "tool_calls" else "simplify it"
         return {"error": f"The grammar has {len(text)} characters when it is written out, too many: {advice}."}
-    problem = trials.problem(text)
     return {"problem": problem} if problem else {"text": text}
 
 

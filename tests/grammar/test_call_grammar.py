@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from tahr.errors import GrammarError
-from tahr.grammar.call_grammar import CallGrammar, LarkText
+from tahr.grammar.call_grammar import CallGrammar, LarkText, call_grammar
+from tahr.grammar.worker import Trials, reply_to
+from tahr.grammar.workers import LIMITS
 from tahr.text.replies.deltas import text_of, tool_calls_of
+from tahr.text.tokens.special_names import SpecialNames
 from tahr.text.tool_calls.call_formats import BY_NAME
 from tahr.text.tool_calls.parser import ReplyFormat, parsed
 from tahr.text.tool_calls.tagged_calls import TaggedForm
@@ -37,6 +40,13 @@ PLACE = {
 TOOLS = {tool.name: tool for tool in tools_of([PLACE, {"name": "now", "parameters": {"additionalProperties": False}}])}
 EOS = 256
 FORMATS = sorted(BY_NAME)
+NO_NAMES = SpecialNames({})
+
+
+def task(asked: CallGrammar) -> dict[str, str]:
+    """A grammar as a worker gets it."""
+    made = call_grammar(asked)
+    return {"kind": made.kind, "source": made.source}
 
 
 class Bytes:
@@ -247,6 +257,57 @@ def test_patterns_that_cannot_be_enforced_are_loosened_unless_strict(name: str, 
     assert walk(CallGrammar(BY_NAME[name], [Tool("f", parameters=schema)], parallel=False), special_of(name), 1)
     with pytest.raises(GrammarError, match="write it without"):
         LarkText(CallGrammar(BY_NAME[name], [Tool("f", parameters=schema, strict=True)]), Bytes(()).split).text()
+
+
+REFUSED = {  # by llguidance, not by our own checks
+    "oneOf": {"oneOf": [{"type": "integer"}, {"type": "number"}]},
+    "patternProperties": {"type": "object", "patternProperties": {"^a": {"type": "integer"}, "b$": {"type": "string"}}},
+    "$ref": {"$ref": "#/$defs/nothing"},
+    "document": {"$ref": "https://example.com/x.json"},
+    "bounds": {"type": "integer", "minimum": 5, "maximum": 2},
+    "enum": {"type": "boolean", "enum": ["true", "false"]},
+    "pattern": {"type": "string", "pattern": "^(?P<a>x)(["},
+    "type": {"type": "banana"},
+    "lengths": {"type": "string", "minLength": 9, "maxLength": 2},
+}
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "gemma", "lfm2"])
+@pytest.mark.parametrize("schema", REFUSED.values(), ids=REFUSED)
+def test_schemas_that_llguidance_refuses_are_loosened_unless_strict(name: str, schema: Any) -> None:
+    """All were refused, strict or not, with rules of ours in the message."""
+    whole = {"type": "object", "properties": {"a": schema, "ok": {"type": "integer"}}, "required": ["a"]}
+    loose, strict = (
+        reply_to(task(CallGrammar(BY_NAME[name], [Tool("f", "", whole, is_strict)])), NO_NAMES, Trials({}, 0, LIMITS))
+        for is_strict in (False, True)
+    )
+    assert loose.keys() == {"text"}
+    assert strict["error"].startswith("The tool f is strict. The schema at #/properties/a ")
+    assert len(strict["error"]) < 300 and "llguidance" not in strict["error"]
+
+
+def test_of_a_loosened_tool_the_rest_is_enforced() -> None:
+    whole = {"type": "object", "properties": {"a": REFUSED["oneOf"], "ok": {"type": "integer"}}, "required": ["ok"]}
+    asked = CallGrammar(BY_NAME["hermes"], [Tool("f", parameters=whole)])
+    lark = LarkText(asked, Bytes(()).split, Trials({}, 0, LIMITS).problem).text()
+    call = '<tool_call>\n{{"name": "f", "arguments": {}}}\n</tool_call>'
+    matcher = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), llguidance.LLMatcher.grammar_from_lark(lark))
+    taken = [
+        arguments
+        for arguments in ('{"a": "x", "ok": 1}', '{"ok": 1}', '{"ok": "x"}', "{}")
+        if matcher.validate_tokens([*call.format(arguments).encode()]) == len(call.format(arguments).encode())
+    ]
+    assert taken == ['{"a": "x", "ok": 1}', '{"ok": 1}']
+
+
+def test_an_argument_may_refer_to_definitions_of_any_name_but_not_to_the_whole() -> None:
+    whole = {"type": "object", "properties": {"a": {"$ref": "#/models/n"}}, "models": {"n": {"type": "integer"}}}
+    call = "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>"
+    asked = CallGrammar(BY_NAME["qwen3_coder"], [Tool("f", "", whole, strict=True)])
+    assert accepts(asked, call.format("1")) and not accepts(asked, call.format("true"))
+    whole["models"]["n"] = {"type": "object", "properties": {"next": {"$ref": "#"}}}  # type: ignore[index]
+    with pytest.raises(GrammarError, match=r"at #/properties/a refers to itself as a whole"):
+        LarkText(asked, Bytes(()).split).text()
 
 
 def test_a_required_that_is_no_list() -> None:

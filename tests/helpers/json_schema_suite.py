@@ -19,8 +19,8 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from tahr.errors import GrammarError
-from tahr.grammar.source import llguidance_text
-from tahr.grammar.workers import LIMITS, first_sentence
+from tahr.grammar.worker import Trials, reply_to
+from tahr.grammar.workers import LIMITS, checked
 from tahr.text.tokens.special_names import SpecialNames
 
 DRAFTS = {
@@ -78,15 +78,10 @@ def with_draft(schema: Any, draft: str) -> Any:
     return {"$schema": DRAFTS[draft], **schema} if isinstance(schema, dict) else schema
 
 
-def compiled(schema: Any) -> LLMatcher:
-    """The grammar of a schema over single bytes: what it accepts depends on no vocabulary."""
-    text = llguidance_text("json_schema", json.dumps(schema), SpecialNames({}))
-    matcher = LLMatcher(LLTokenizer("byte"), text, log_level=0, limits=LLParserLimits(**LIMITS))
-    first = matcher.deep_copy()
-    first.compute_bitmask()
-    if message := matcher.get_error() or first.get_error():
-        raise GrammarError(f"The grammar does not compile: {first_sentence(message)}")
-    return matcher
+def compiled(schema: Any, kind: str = "json_schema") -> LLMatcher:
+    """The grammar of a schema over single bytes, as a worker makes it: what it accepts depends on no vocabulary."""
+    text = checked(reply_to({"kind": kind, "source": json.dumps(schema)}, SpecialNames({}), Trials({}, 0, LIMITS)))
+    return LLMatcher(LLTokenizer("byte"), text, log_level=0, limits=LLParserLimits(**LIMITS))
 
 
 def accepts(matcher: LLMatcher, text: str) -> bool:
@@ -121,13 +116,11 @@ def together(values: list[Any]) -> Iterator[tuple[Any, ...]]:
 REASONS = {  # of refusals, by what their messages hold
     "which a grammar cannot enforce": None,  # named in the message
     "may both fit a value": "`oneOf` whose branches are not seen to exclude each other",
-    "Unsatisfiable": "schemas that nothing satisfies",
-    "is false": "schemas that nothing satisfies",
-    "no text is in its language": "schemas that nothing satisfies",
+    '"$dynamicAnchor"': "`$ref` to a meta-schema",
+    "allows nothing": "schemas that nothing satisfies",
     "not disjoint": "`patternProperties` that may match the same name",
-    "not present in a regist": "`$ref` to another document",
-    "Unknown format": "`$ref` to a meta-schema",
-    "Unimplemented keys": "`$ref` to a meta-schema",
+    "another document": "`$ref` to another document",
+    "where no keyword leads to": "`$ref` to a place in another document that is no schema's",
     "circular references": "`$ref` in a circle with keywords beside it",
     "float range": "bounds of numbers far beyond 2^53",
     "too many digits": "`multipleOf` with more than 15 digits",

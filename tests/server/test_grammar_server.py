@@ -23,6 +23,9 @@ SCHEMA = {
 COMPLETIONS = "/v1/completions"
 
 
+UNENFORCED = {**SCHEMA, "properties": SCHEMA["properties"] | {"b": {"oneOf": [{"type": "integer"}, {"minimum": 2}]}}}
+
+
 @pytest.fixture(scope="module")
 def client(stories: Path) -> Iterator[httpx.Client]:
     with served("--model", f"story={stories}") as running, httpx.Client(base_url=running.address, timeout=60) as made:
@@ -42,6 +45,15 @@ def refused(client: httpx.Client, **fields: Any) -> dict[str, Any]:
     assert reply.status_code == 400, reply.text
     error: dict[str, Any] = reply.json()["error"]
     return error
+
+
+def test_a_schema_that_is_not_strict_is_loosened(client: httpx.Client) -> None:
+    """It was a 400."""
+    schema = {"name": "x", "schema": UNENFORCED}
+    error = refused(client, response_format={"type": "json_schema", "json_schema": schema})
+    assert "The schema at #/properties/b has a oneOf" in error["message"]
+    loose = {"type": "json_schema", "json_schema": schema | {"strict": False}}
+    assert json.loads(ask(client, response_format=loose, max_tokens=300))["n"] in range(10)
 
 
 GBNF = 'root ::= [0-9] "!"'

@@ -9,6 +9,7 @@ from tahr.config import SamplingParams
 from tahr.errors import ConfigError
 from tahr.generation.outputs import Chunk, Completion
 from tahr.grammar import Grammar
+from tahr.grammar.spec import OF_JSON, schema_kind
 from tahr.library.inputs.arguments import sampling_params, short
 from tahr.library.structured.dataclass_schema import from_json, schema_of
 
@@ -51,7 +52,7 @@ def response_format_of(asked: Any) -> ResponseFormat | None:
     if asked is None:
         return None
     if isinstance(asked, Grammar):
-        return ResponseFormat(asked, json.loads if asked.kind in ("json_schema", "json_object") else str)
+        return ResponseFormat(asked, json.loads if asked.kind in OF_JSON else str)
     if isinstance(asked, type) and hasattr(asked, "model_json_schema"):
         schema = closed(asked.model_json_schema())
         return ResponseFormat(Grammar("json_schema", schema), asked.model_validate_json)  # type: ignore[attr-defined]
@@ -77,7 +78,7 @@ def of_mapping(asked: Mapping[str, Any]) -> ResponseFormat | None:
     inner = asked.get("json_schema")
     if not isinstance(inner, Mapping) or "schema" not in inner:
         raise ConfigError("response_format of type json_schema has no json_schema with a schema: add it.")
-    return ResponseFormat(Grammar("json_schema", inner["schema"]), json.loads)
+    return ResponseFormat(Grammar(schema_kind(inner.get("strict")), inner["schema"]), json.loads)
 
 
 def closed(schema: Any) -> Any:

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tahr.grammar.spec import schema_kind
 from tahr.server.http.errors import bad_field
 from tahr.server.openai.bodies import GenerationBody
 from tahr.server.replies.grammars import FieldGrammar, made
 
-SCHEMA_FIELDS = ("name", "description", "schema", "strict")  # a grammar is always strict
+SCHEMA_FIELDS = ("name", "description", "schema", "strict")
 
 
 def grammar_of(body: GenerationBody) -> FieldGrammar | None:
@@ -93,7 +94,7 @@ def json_schema(field: str, value: dict[str, Any]) -> FieldGrammar | None:
     if not isinstance(inner, dict) or inner.get("schema") is None:
         raise bad_field(field, f"{field} must be an object with a name and a schema.")
     refuse_others(field, inner, SCHEMA_FIELDS)
-    return made(field, "json_schema", inner["schema"])
+    return made(field, schema_kind(inner.get("strict")), inner["schema"])
 
 
 def json_object(field: str, value: dict[str, Any]) -> FieldGrammar | None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tahr.grammar.spec import schema_kind
 from tahr.server.http.errors import bad_field
 from tahr.server.replies.chat import ChatOptions, chat_options
 from tahr.server.replies.grammars import FieldGrammar, made
@@ -182,4 +183,4 @@ def grammar_of(body: InputTokensBody) -> FieldGrammar | None:
         return made("text.format", "json_object")
     if given.type != "json_schema" or not isinstance(given.schema, dict):
         raise bad_field("text.format", "text.format must be text, json_object, or json_schema with a schema.")
-    return made("text.format.schema", "json_schema", given.schema)
+    return made("text.format.schema", schema_kind(given.strict), given.schema)
