@@ -57,6 +57,15 @@ BACKENDS: dict[str, Callable[[int | None, bool, LogitWidth | None], Backend]] = 
 }
 
 
+def cuda_memory() -> int:
+    from tahr.backends.cuda.layouts import presence as cuda_presence
+
+    return cuda_presence.total_bytes()
+
+
+MEMORIES: dict[str, Callable[[], int]] = {"cuda": cuda_memory}  # of backends with memory of their own, in bytes
+
+
 def automatic(n_threads: int | None) -> str:
     """The GPU where there is one that can be used, unless threads are asked for, which only the CPU has."""
     from tahr.backends.cuda.layouts import presence as cuda_presence
@@ -77,6 +86,12 @@ def open_backend(
     if os.environ.get("TAHR_PROFILE") == "1" and chosen != "cpu":
         raise ConfigError(f"TAHR_PROFILE=1 times ops of the cpu backend, not of {chosen}: unset it, or use cpu.")
     return BACKENDS[chosen](n_threads, deterministic, logits)
+
+
+def own_memory(name: str = "auto", n_threads: int | None = None) -> int:
+    """The bytes of the memory that a backend has for itself; 0 where it works in the host's, or is not here."""
+    chosen = automatic(n_threads) if name == "auto" else name
+    return MEMORIES[chosen]() if chosen in MEMORIES else 0
 
 
 def describe_cpu() -> dict[str, str]:

@@ -121,10 +121,12 @@ def open_closed_streams() -> None:
 
 
 def dispatch(argv: Sequence[str]) -> int:
-    """Find the verb, import its module alone, parse its arguments, run it."""
+    """Find the verb, import its module alone, parse its arguments, run it; options alone are those of `run`."""
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(overview())
         return 0
+    if argv[0].startswith("-") and argv[0] not in ("-V", "--version"):
+        argv = ["run", *argv]  # as Tur's command, which has no verbs
     name = "version" if argv[0] in ("-V", "--version") else argv[0]
     if name not in NAMES:
         raise ConfigError(unknown_verb(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -11,17 +12,20 @@ from tahr.hub import huggingface, local, names, ollama, package_index
 from tahr.hub.files import ModelEntry, ModelFiles
 from tahr.hub.preview import Check, Preview, accept
 from tahr.hub.progress import Progress
-from tahr.hub.refs import ALIASES, DEFAULT_MODEL, Kind, Ref, parse
+from tahr.hub.refs import ALIASES, DEFAULT_MODEL, EXACT, LATEST, Kind, Ref, bf16_bytes, parse, twin_of
 
 __all__ = [
     "ALIASES",
     "DEFAULT_MODEL",
+    "EXACT",
     "ModelEntry",
     "ModelFiles",
     "Preview",
     "Progress",
     "Ref",
+    "Unfit",
     "add_name",
+    "choose",
     "list_models",
     "parse",
     "preview",
@@ -44,6 +48,25 @@ class ModelSource(Protocol):
 
 SOURCES: dict[Kind, ModelSource] = {"path": local, "hf": huggingface, "ollama": ollama, "pypi": package_index}
 
+Unfit = Callable[[int], str]  # why weights of so many bytes in bf16 are not run here; empty where they are
+
+
+def choose(
+    text: str, *, quant: str | None = None, revision: str | None = None, unfit: Unfit | None = None,
+    progress: Progress | None = None,
+) -> Ref:  # fmt: skip
+    """What a name means here: what is on this machine of it, else its repository or, where that is unfit, its twin."""
+    ref = parse(text, quant=quant, revision=revision)
+    twin = twin_of(ref)
+    if twin is None or SOURCES[ref.kind].cached(ref):
+        return ref
+    if SOURCES[twin.kind].cached(twin):
+        return twin
+    reason = unfit(bf16_bytes(ref)) if unfit else ""
+    if reason and progress:
+        progress.note(f"{ref.name} is {twin.selector} here: {reason}. {EXACT}{ref.name} takes {ref.repo}.")
+    return twin if reason else ref
+
 
 def resolve(
     text: str,
@@ -54,12 +77,14 @@ def resolve(
     download: bool = True,
     progress: Progress | None = None,
     check: Check = accept,
+    unfit: Unfit | None = None,
 ) -> ModelFiles:
     """Have a model's files on disk; what is there already is used without asking the network.
 
-    `check` sees what is known of a model before its weights are fetched, and may refuse it.
+    `check` sees what is known of a model before its weights are fetched, and may refuse it. Without `unfit` a name
+    with a size is always its repository.
     """
-    ref = parse(text, quant=quant, revision=revision)
+    ref = choose(text, quant=quant, revision=revision, unfit=unfit, progress=progress)
     if found := SOURCES[ref.kind].cached(ref):
         return found
     if not download or _is_offline(ref, offline):
@@ -69,15 +94,14 @@ def resolve(
 
 def tokenizer_directory(text: str, progress: Progress) -> Path | None:
     """Where the tokenizer of a model is that is not here as a whole, fetched without the weights where that can be."""
-    ref = parse(text)
+    ref = choose(text)
     if ref.kind != "hf" or SOURCES["hf"].cached(ref) or huggingface.is_offline():
         return None
     return huggingface.tokenizer_directory(ref, progress)
 
 
-def preview(text: str, *, quant: str | None = None, revision: str | None = None) -> Preview:
+def preview(ref: Ref) -> Preview:
     """Describe the model at its source; only small files are fetched, and nothing is kept."""
-    ref = parse(text, quant=quant, revision=revision)
     if _is_offline(ref, False):
         raise DownloadError(f"HF_HUB_OFFLINE forbids asking for {ref.name}.")
     return SOURCES[ref.kind].preview(ref)
@@ -90,9 +114,10 @@ def pull(
     revision: str | None = None,
     progress: Progress | None = None,
     check: Check = accept,
+    unfit: Unfit | None = None,
 ) -> ModelFiles:
     """Resolve like `resolve`, but look for the newest version at the source and fetch that."""
-    ref = parse(text, quant=quant, revision=revision)
+    ref = choose(text, quant=quant, revision=revision, unfit=unfit, progress=progress)
     if _is_offline(ref, False):
         raise DownloadError(f"HF_HUB_OFFLINE forbids asking for {ref.name}: unset it to pull.")
     return SOURCES[ref.kind].download(ref, progress or Progress(), check)
@@ -112,7 +137,7 @@ def list_models() -> list[ModelEntry]:
 
 def add_name(name: str, model: str) -> None:
     """One more name for a model that is on this machine."""
-    if name.lower() in ALIASES or (names.NAME.fullmatch(name) and Path(name).exists()):
+    if name.lower().removesuffix(LATEST) in ALIASES or (names.NAME.fullmatch(name) and Path(name).exists()):
         raise ConfigError(f"`{name}` means something already: take another name.")
     files = resolve(model, download=False)
     reference = str(files.ref.path.absolute()) if files.ref.path else names.own_names().get(model.lower(), model)
@@ -126,10 +151,11 @@ def remove(name: str) -> int:
     ref = parse(name)
     if ref.revision:
         raise ConfigError(f"A model is removed in all its revisions: leave out `@{ref.revision}` to do that.")
-    freed = SOURCES[ref.kind].remove(ref)
-    if freed is None:
+    meant = [ref, twin] if (twin := twin_of(ref)) else [ref]
+    freed = [n_bytes for each in meant if (n_bytes := SOURCES[each.kind].remove(each)) is not None]
+    if not freed:
         raise ModelNotFound(f"{ref.name} is not on this machine: `tahr list` shows what is.")
-    return freed
+    return sum(freed)
 
 
 def _is_offline(ref: Ref, asked: bool) -> bool:

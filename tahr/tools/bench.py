@@ -19,6 +19,7 @@ from tahr.errors import ConfigError
 from tahr.library.feeder import Feeder
 from tahr.loading.builder import build_engine
 from tahr.loading.memory_plan import check_kv_dtype
+from tahr.loading.unfit import unfit_for
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import load, open_model
 
@@ -193,7 +194,8 @@ class Opened:
 
 def open_bench(model: str | None, config: EngineConfig, shapes: ListOf[Shape]) -> Opened:
     """Load a model with memory for these shapes; its tokenizer stays on the disk."""
-    files = hub.resolve(model or hub.DEFAULT_MODEL, progress=hub.Progress(sys.stderr))
+    unfit = unfit_for(config.backend, config.n_threads)
+    files = hub.resolve(model or hub.DEFAULT_MODEL, progress=hub.Progress(sys.stderr), unfit=unfit)
     source = open_model(files.weights, files.directory)
     backend = open_backend(config.backend, config.n_threads, config.deterministic)
     loaded = load(source, backend, quantize=config.quantize)

@@ -432,3 +432,9 @@ def test_examples_without_a_template() -> None:
 
 def test_example_chat(smollm2: Path) -> None:
     assert "> What does it eat?" in example("chat.py", str(smollm2))
+
+
+def test_options_without_a_verb_are_those_of_run(tahr: Any) -> None:
+    done = tahr("--model-id", str(STORIES), "--raw", "--temperature", "0", "-n", "4", "-p", "Once upon a time")
+    assert done.returncode == 0 and done.stdout == tahr(*RAW, "-n", "4", "-p", "Once upon a time").stdout
+    assert "no option --nothing" in tahr("--nothing").stderr

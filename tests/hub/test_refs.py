@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tahr.errors import ConfigError, CorruptFile, ModelNotFound
 from tahr.hub import pick
 from tahr.hub.aliases import SHA256, TOKENIZER_REPOS
-from tahr.hub.refs import ALIASES, DEFAULT_MODEL, Ref, parse, quant_of
+from tahr.hub.refs import ALIASES, DEFAULT_MODEL, Ref, bf16_bytes, parse, quant_of, twin_of
 
 # text -> (kind, repo, selector, revision)
 FORMS = {
@@ -89,8 +90,7 @@ gemma3:27b-gptq qwen3:0.6b qwen3:1.7b qwen3:4b qwen3:8b qwen3:14b qwen3:32b
 qwen3-coder:30b qwen3-coder:30b-a3b deepseek-r1:8b deepseek-r1:14b deepseek-r1:32b r1:8b
 r1:14b r1:32b qwen2.5-coder:14b qwen2.5-coder:32b gemma3:1b
 gemma3:4b gemma3:27b mistral-small:24b mistral-small:3.2 devstral:24b devstral:2 magistral:24b
-llama3.2:1b llama3.2:3b whisper-tiny whisper:tiny whisper-base whisper-small whisper-medium whisper-large-v3
-whisper-turbo whisper:turbo qwen3-tts tts tts:0.6b tts:1.7b qwen3:4b-q4_k_m qwen3:8b-q4_k_m qwen3:14b-q4_k_m
+llama3.2:1b llama3.2:3b qwen3:4b-q4_k_m qwen3:8b-q4_k_m qwen3:14b-q4_k_m
 qwen3:32b-q4_k_m qwen3:1.7b-q8_0 qwen3:0.6b-gguf qwen3:0.6b-q8_0 qwen3:30b-a3b-q4_k_m qwen3-coder:30b-q4_k_m
 deepseek-r1:8b-q4_k_m deepseek-r1:32b-q4_k_m qwen2.5-coder:32b-q4_k_m gemma3:1b-q4_k_m gemma3:27b-q4_k_m
 mistral-small:24b-q4_k_m devstral:24b-q4_k_m magistral:24b-q4_k_m llama3.1:8b-q4_k_m llama3.2:1b-q4_k_m
@@ -123,6 +123,41 @@ def test_aliases_worth_checking_by_hand() -> None:
     assert len(parse("gemma3:270m").packages) == 4
     assert parse(DEFAULT_MODEL).sha256 == SHA256[DEFAULT_MODEL]
     assert set(TOKENIZER_REPOS) <= {parse(alias).repo for alias in ALIASES}
+
+
+WITHOUT_A_SIZE = """qwen3 qwen3-coder qwen2.5 qwen qwen2.5-coder smollm2 gemma3 llama3.1 llama3.2 deepseek-r1 r1
+mistral-small devstral magistral tinyllama tiny""".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_SIZE)
+def test_names_without_a_size_are_quantised_files(name: str) -> None:
+    ref = parse(name)
+    assert quant_of(ref.selector or "") == "Q4_K_M" and ref.twin is None and ref.name == name
+    assert replace(parse(f"{name}:latest"), name=name) == ref, "as Ollama writes it"
+
+
+def test_every_repository_has_a_quantised_twin_of_its_size() -> None:
+    for alias, target in ALIASES.items():
+        ref = parse(alias)
+        twin = twin_of(ref)
+        if ref.kind == "hf" and ref.selector is None and "gptq" not in target.lower():
+            assert twin and quant_of(twin.selector or "") == "Q4_K_M" and twin.name == alias, alias
+            assert 5e8 < bf16_bytes(ref) < 1e11, alias
+        else:
+            assert twin is None, alias
+    assert bf16_bytes(parse("qwen3:8b")) == 16 * 10**9 and bf16_bytes(parse("smollm2:360m")) == 72 * 10**7
+
+
+def test_an_exact_name_and_one_with_a_quant_or_a_revision_have_no_twin() -> None:
+    assert parse("qwen3:8b").twin == "qwen3:8b-q4_k_m"
+    exact = parse("exact:Qwen3:8B")
+    assert (exact.name, exact.repo, exact.twin) == ("qwen3:8b", "Qwen/Qwen3-8B", None)
+    assert parse("qwen3:8b", quant="Q8_0").twin is None and parse("qwen3:8b", revision="main").twin is None
+
+
+@pytest.mark.parametrize("name", ["whisper-tiny", "whisper:turbo", "tts", "qwen3-tts"])
+def test_no_name_is_offered_that_no_verb_runs(name: str) -> None:
+    assert name not in ALIASES
 
 
 def test_quantised_shorthand_takes_weights_from_the_twin_and_the_rest_from_the_base() -> None:

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from tahr.cli.settings.model_files import find
+from tahr.cli.settings.options import exact
 from tahr.cli.terminal.console import note
 
 
@@ -14,7 +15,7 @@ def export(
     from tahr.hub.progress import Progress, human_bytes
     from tahr.tools.gguf_export import export as write
 
-    done = write(find(model), out, mix, requantize=requantize, progress=Progress(sys.stderr), lora=lora)
+    done = write(find(exact(model, True)), out, mix, requantize=requantize, progress=Progress(sys.stderr), lora=lora)
     for line in done.notes:
         note(line)
     formats = ", ".join(f"{n} {name}" for name, n in sorted(done.formats.items()))

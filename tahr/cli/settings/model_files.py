@@ -17,6 +17,7 @@ def find(model: str) -> "ModelFiles":
     """Where the model's files are; fetched first if they are not here."""
     from tahr.hub import Preview, resolve
     from tahr.hub.progress import Progress, human_bytes
+    from tahr.loading.unfit import unfit_for
     from tahr.models.loader.runnable import refuse_unsupported
 
     def check(seen: Preview) -> None:
@@ -24,7 +25,7 @@ def find(model: str) -> "ModelFiles":
         size = f" of {human_bytes(seen.size_bytes)}" if seen.size_bytes is not None else ""
         note(f"{seen.name} is not on this machine: fetching its weights{size} (`tahr doctor` needs none).")
 
-    return resolve(model, progress=Progress(sys.stderr), check=check)
+    return resolve(model, progress=Progress(sys.stderr), check=check, unfit=unfit_for())
 
 
 def model_values(model: str, quantization: str | None, warn: Callable[[str], None]) -> dict[str, Any]:

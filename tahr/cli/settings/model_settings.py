@@ -199,6 +199,9 @@ class ModelSettings:
 def models_of(args: argparse.Namespace, layers: Layers, warn: Warn) -> list[ModelSettings]:
     """All models with what holds for each, checked."""
     choices = [settings_for(said, layers, warn) for said in named_models(args, layers, warn)]
+    if args.exact:
+        models = [replace(each.model, source=options.exact(each.model.source, True)) for each in choices]
+        choices = [replace(each, model=model) for each, model in zip(choices, models, strict=True)]
     if args.served_model_name:
         first = choices[0]
         names = (*args.served_model_name, *first.model.other_names)

@@ -313,7 +313,21 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-hf", "--hf-repo", metavar="REPO", help="the same as MODEL, for a Hugging Face repository")
     parser.add_argument("--weight-path", type=Path, metavar="PATH", help="a local file or directory instead of MODEL")
     parser.add_argument("-q", "--quantization", metavar="Q", help="which quantisation to fetch, such as q4_k_m")
+    add_exact(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what the model's name stands for, fetch nothing")
+
+
+def add_exact(parser: argparse.ArgumentParser) -> None:
+    """The switch against quantised twins."""
+    text = "the bf16 repository of a name such as qwen3:8b, even where a quantised file would fit better"
+    parser.add_argument("--exact", action="store_true", help=text)
+
+
+def exact(model: str, asked: bool) -> str:
+    """The model's name, or the one that means its repository alone."""
+    from tahr.hub.refs import EXACT
+
+    return f"{EXACT}{model}" if asked else model
 
 
 def given(args: argparse.Namespace, options: tuple[Option, ...]) -> dict[str, Any]:

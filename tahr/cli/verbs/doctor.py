@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tahr.errors import LoadError, TahrError, printable
 
 if TYPE_CHECKING:
-    from tahr.hub import ModelFiles
+    from tahr.hub import ModelFiles, Ref
     from tahr.loading.placement import Placement
 
 HELP = "check this machine, and what a model's name stands for, without fetching it"
@@ -112,9 +112,10 @@ def describe_model(model: str, quant: str | None = None, revision: str | None = 
 def look_up(model: str, quant: str | None = None, revision: str | None = None) -> Found:
     """The same, with the files that are here."""
     from tahr import hub
+    from tahr.loading.unfit import unfit_for
 
-    ref = hub.parse(model, quant=quant, revision=revision)
-    lines = [fact("model", model), fact("source", SOURCES[ref.kind])]
+    ref = hub.choose(model, quant=quant, revision=revision, unfit=unfit_for())
+    lines = [fact("model", ref.name), fact("source", SOURCES[ref.kind])]
     facts = {
         "repository": ref.repo,
         "file": ref.selector,
@@ -127,20 +128,20 @@ def look_up(model: str, quant: str | None = None, revision: str | None = None) -
     except LoadError as error:
         is_path = ref.kind == "path"
         lines.append(fact("here", str(error) if is_path else "no"))
-        more, problem = ([], str(error)) if is_path else remote_facts(model, quant, revision)
+        more, problem = ([], str(error)) if is_path else remote_facts(ref)
         return Found(printable("\n".join([*lines, *more])), problem=problem)
     lines.append(fact("here", f"yes, {files.path}"))
     return Found(printable("\n".join(lines)), files)
 
 
-def remote_facts(model: str, quant: str | None, revision: str | None) -> tuple[list[str], str]:
+def remote_facts(ref: "Ref") -> tuple[list[str], str]:
     """What the source says of a model that is not here, and what prevented it from saying so."""
     from tahr import hub
     from tahr.hub.progress import human_bytes
     from tahr.models.loader.runnable import refuse_unsupported
 
     try:
-        seen = hub.preview(model, quant=quant, revision=revision)
+        seen = hub.preview(ref)
     except TahrError as error:
         return [fact("size", f"unknown: {error}")], str(error)
     size = fact(

@@ -3,6 +3,8 @@
 import argparse
 import sys
 
+from tahr.cli.settings import options
+
 HELP = "fetch a model, or bring it up to date, and print its path"
 
 EXAMPLES = """\
@@ -25,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-q", "--quant", "--quantization", metavar="QUANT", help="such as Q4_K_M: fetch it as GGUF")
     parser.add_argument("--dry-run", action="store_true", help="say what would be fetched, and fetch nothing")
+    options.add_exact(parser)
     parser.add_argument("--anyway", action="store_true", help="fetch models that Tahr cannot run, too")
     parser.add_argument("--revision", help="a branch, tag or commit of a Hugging Face repository")
 
@@ -32,18 +35,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fetch the model; progress goes to stderr."""
     from tahr import hub
+    from tahr.loading.unfit import unfit_for
 
+    model = options.exact(args.model, args.exact)
     if args.dry_run:
         from tahr.cli.verbs.doctor import describe_model
 
-        print(describe_model(args.model, args.quant, args.revision))
+        print(describe_model(model, args.quant, args.revision))
         return 0
     from tahr.hub.preview import accept
     from tahr.models.loader.runnable import refuse_unsupported
 
     files = hub.pull(
-        args.model, quant=args.quant, revision=args.revision, progress=hub.Progress(sys.stderr),
-        check=accept if args.anyway else refuse_unsupported,
+        model, quant=args.quant, revision=args.revision, progress=hub.Progress(sys.stderr),
+        check=accept if args.anyway else refuse_unsupported, unfit=unfit_for(),
     )  # fmt: skip
     print(files.path)
     return 0

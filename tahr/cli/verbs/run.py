@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         own = model_values(source or DEFAULT_MODEL, args.quantization or quantization, note)
         print(effective_json(layers.over_model(own), SECTIONS))
         return 0
-    name = source or options.default_model(silent if args.quiet else note)
+    name = options.exact(source or options.default_model(silent if args.quiet else note), args.exact)
     if args.dry_run:
         from tahr.cli.verbs.doctor import describe_model
 
@@ -164,7 +164,7 @@ def refuse_engine_options(args: argparse.Namespace) -> None:
     given = {options.engine_flag(path.split(".")[1], value) for path, value in set_here.items()}
     given |= {
         f"--{name.replace('_', '-')}"
-        for name in ("quantization", "weight_path", "hf_repo", "dry_run", "effective_config_json")
+        for name in ("quantization", "weight_path", "hf_repo", "exact", "dry_run", "effective_config_json")
         if getattr(args, name)
     }
     if given:

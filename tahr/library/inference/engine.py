@@ -26,6 +26,7 @@ from tahr.library.inference.session import KvCopy
 from tahr.library.inference.session_progress import CancellationToken, GenerationProgress, ProgressReporter
 from tahr.library.inference.snapshot import SnapshotInfo, fingerprint_of_files, put_back, read_info, take, unpack
 from tahr.library.inputs.arguments import sampling_params, short, texts_of, token_ids
+from tahr.loading.unfit import unfit_for
 from tahr.models.config.record import ModelConfig
 
 OnText = Callable[[str], None]
@@ -48,7 +49,7 @@ class InferenceEngine:
     @classmethod
     def from_hub(cls, reference: str, *, quant: str | None = None, **settings: Any) -> "InferenceEngine":
         """An engine for a model by its name, fetching its files if they are not here; still to be loaded."""
-        files = hub.resolve(reference, quant=quant)
+        files = hub.resolve(reference, quant=quant, unfit=unfit_for())
         return cls(InferenceConfig(model_path=str(files.path), origin=reference, **settings))
 
     # ---- loading ----------------------------------------------------------------------------------------------
@@ -423,7 +424,7 @@ def find_again(config: InferenceConfig, download: bool) -> str:
     if not config.origin or Path(config.model_path).exists():
         return config.model_path
     try:
-        return str(hub.resolve(config.origin, download=download).path)
+        return str(hub.resolve(config.origin, download=download, unfit=unfit_for()).path)
     except ModelNotFound as error:
         if download:
             raise

@@ -61,8 +61,8 @@ def source_of(name: str) -> str:
     """A model that may be fetched for a client: a known short name, Ollama's registry, or the hub. Never a path."""
     if not 0 < len(name) <= MAX_NAME_CHARS:
         raise bad_field("model", f"model must be a name of at most {MAX_NAME_CHARS} letters.")
-    if name.lower() in hub.ALIASES:
-        return name.lower()
+    if (short := name.lower().removesuffix(LATEST)) in hub.ALIASES:
+        return short
     for host in HUB_HOSTS:
         if name.lower().startswith(host):
             return checked(f"hf:{name[len(host) :]}")

@@ -44,6 +44,18 @@ def capability() -> int:
     return 10 * parts[0] + parts[1]
 
 
+def total_bytes() -> int:
+    """The memory of the first device; 0 where there is none."""
+    if not n_gpus():
+        return 0
+    driver = ctypes.CDLL(DRIVERS.get(sys.platform, "libcuda.so.1"))
+    total = ctypes.c_size_t(0)
+    device = ctypes.c_int(0)
+    driver.cuDeviceGet(ctypes.byref(device), 0)
+    driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
+    return total.value
+
+
 def missing_packages() -> list[str]:
     return [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
 
