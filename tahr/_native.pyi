@@ -207,6 +207,7 @@ class Tape:
         slopes: int,
         causal: bool,
         quantised_out: int,
+        plain: bool,
     ) -> None: ...
     def causal_conv(
         self, *, seqs: StateSequences, channels: int, kernel: int, x: int, conv: int, bias: int, out: int

@@ -66,6 +66,13 @@ def cuda_memory() -> int:
 MEMORIES: dict[str, Callable[[], int]] = {"cuda": cuda_memory}  # of backends with memory of their own, in bytes
 
 
+# Variables that change how a backend runs: what they do, and of which backends.
+SWITCHES = {
+    "TAHR_PROFILE": ("times ops", ("cpu",)),
+    "TAHR_NO_FLASH": ("selects the plain attention", ("cpu", "reference")),
+}
+
+
 def automatic(n_threads: int | None) -> str:
     """The GPU where there is one that can be used, unless threads are asked for, which only the CPU has."""
     from tahr.backends.cuda.layouts import presence as cuda_presence
@@ -83,8 +90,9 @@ def open_backend(
     chosen = automatic(n_threads) if name == "auto" else name
     if chosen not in BACKENDS:
         raise ConfigError(f"There is no backend {name!r} here. Use auto or one of: {', '.join(BACKENDS)}.")
-    if os.environ.get("TAHR_PROFILE") == "1" and chosen != "cpu":
-        raise ConfigError(f"TAHR_PROFILE=1 times ops of the cpu backend, not of {chosen}: unset it, or use cpu.")
+    for name, (what, backends) in SWITCHES.items():
+        if os.environ.get(name) == "1" and chosen not in backends:
+            raise ConfigError(f"{name}=1 {what} of the cpu backend, not of {chosen}: unset it, or use cpu.")
     return BACKENDS[chosen](n_threads, deterministic, logits)
 
 

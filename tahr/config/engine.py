@@ -12,7 +12,7 @@ KV_NAMES = {"fp16": "f16", "float16": "f16", "fp32": "f32", "float32": "f32", "b
 
 
 def kv_type(name: str | None) -> str | None:
-    """A format of keys and values under the name the backends know; fp8 is q8_0 where a backend has no such floats.
+    """A format of keys and values under the name the backends know.
 
     "q8_0/f16" names one for keys and one for values; a side left empty is the backend's default.
     """

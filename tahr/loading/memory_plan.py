@@ -53,7 +53,6 @@ def plan_memory(
 def check_kv_dtype(asked: str | None, backend: Backend) -> str:
     """The type of keys and values, or KEYS/VALUES; the backend's default where nothing is asked."""
     sides = [side or backend.kv_dtypes[0] for side in (asked or "").split("/")]
-    sides = ["q8_0" if side == "fp8" and "fp8" not in backend.kv_dtypes else side for side in sides]
     for dtype in sides:
         if dtype not in backend.kv_dtypes:
             raise ConfigError(

@@ -10,6 +10,7 @@ from backends_here import AND_PLAIN, backend, kv_store, oracle, tolerance_of
 from lora_files import fill_rows, random_factors
 from op_steps import PAGE, full_store, rows, step_of
 from random_weights import NATIVE, random_tensor
+from tahr.backends import BACKENDS, open_backend
 from tahr.backends.api import (
     AttentionSpec,
     Backend,
@@ -26,7 +27,7 @@ from tahr.backends.api import (
     StepLimits,
     Tensor,
 )
-from tahr.errors import UnsupportedModel
+from tahr.errors import ConfigError, UnsupportedModel
 
 Arrays = list[np.ndarray]
 OTHERS = [name for name in AND_PLAIN if name != "reference"]
@@ -237,6 +238,27 @@ def test_op_equals_reference(case: Case, name: str) -> None:
     compare(case, name)
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if "attention" in case.name], ids=lambda case: case.name)
+def test_plain_attention_equals_reference(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAHR_NO_FLASH", "1")
+    be = open_backend("cpu", 2)
+    assert be.summary.endswith("plain attention")
+    plain = case.run(be, np.random.default_rng(7))
+    fast = case.run(backend("cpu"), np.random.default_rng(7))
+    assert not all(map(np.array_equal, plain, fast)), "another kernel rounds otherwise"
+    check(case.run(oracle("cpu"), np.random.default_rng(7)), plain, case.tolerance)
+
+
+def test_plain_attention_is_the_cpu_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAHR_NO_FLASH", "1")
+    assert open_backend("reference").name == "reference", "which has no other"
+    monkeypatch.setitem(BACKENDS, "other", BACKENDS["reference"])
+    with pytest.raises(
+        ConfigError, match="TAHR_NO_FLASH=1 selects the plain attention of the cpu backend, not of other"
+    ):
+        open_backend("other")
+
+
 def compare(case: Case, name: str) -> None:
     """A case on a backend and on its oracle."""
     if "q8_0" in case.name and "q8_0" not in backend(name).kv_dtypes:
@@ -245,10 +267,13 @@ def compare(case: Case, name: str) -> None:
         pytest.skip(f"{name} stores keys and values in one type")
     expected = [np.array(a) for a in case.run(oracle(name), np.random.default_rng(7))]
     got = [np.array(a) for a in case.run(backend(name), np.random.default_rng(7))]
+    check(expected, got, tolerance_of(name, case.name, case.tolerance))
+
+
+def check(expected: Arrays, got: Arrays, tolerance: float) -> None:
     assert len(expected) == len(got)
     for want, have in zip(expected, got, strict=True):
         assert want.shape == have.shape
-        tolerance = tolerance_of(name, case.name, case.tolerance)
         np.testing.assert_allclose(have, want, rtol=0, atol=tolerance * np.abs(want).max())
 
 

@@ -195,6 +195,12 @@ def test_a_backend_with_one_type_says_so() -> None:
         check_kv_dtype("q8_0/f16", OneType())
 
 
+@pytest.mark.parametrize("asked", ["fp8", "fp8/f16", "f16/fp8"])
+def test_a_type_that_a_backend_does_not_have_is_never_another(asked: str) -> None:
+    with pytest.raises(ConfigError, match="KV type 'fp8' is not one the reference backend has: f32, f16, q8_0"):
+        check_kv_dtype(asked, ReferenceBackend())
+
+
 def test_twenty_requests_share_a_pool_for_two(stories: Path) -> None:
     longest = 48
     eng = engine(stories, kv_bytes=page_bytes(stories) * 2 * longest // 8, context_size=longest, max_batch_size=8)

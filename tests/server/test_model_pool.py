@@ -22,7 +22,7 @@ from tahr.errors import ConfigError
 from tahr.loading.model_facts import ModelFacts
 from tahr.server.lifecycle import HttpServer
 from tahr.server.models.registry import ModelRegistry, ServedModel
-from tahr.server.observe.throughput_log import report_throughput
+from tahr.server.observe.throughput_log import ThroughputMark, report, report_throughput
 from tahr.server.state.settings import Settings
 
 
@@ -198,17 +198,17 @@ def test_adapters_that_were_added_come_back_with_their_model() -> None:
 
 def test_a_list_of_models_in_memory_loads_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is unloaded while its files are read for the list is left out of it."""
-    reading, unloaded, facts = threading.Event(), threading.Event(), ScriptedLoader.facts
+    mark, unloaded, facts = threading.Event(), threading.Event(), ScriptedLoader.facts
 
     def slow(loader: ScriptedLoader) -> ModelFacts:
-        reading.set()
+        mark.set()
         assert unloaded.wait(10)
         return facts(loader)
 
     with pooled(budget=1000) as pool, ThreadPoolExecutor(1) as threads:
         monkeypatch.setattr(ScriptedLoader, "facts", slow)
         listing = threads.submit(pool.client.get, "/api/ps")
-        assert reading.wait(10) and pool.post("unload", model="a").status_code == 200
+        assert mark.wait(10) and pool.post("unload", model="a").status_code == 200
         unloaded.set()
         assert listing.result().json() == {"models": []} and pool.states()["a"] == "unloaded"
 
@@ -370,7 +370,24 @@ def test_throughput_of_a_model_that_is_loaded_again(caplog: pytest.LogCaptureFix
     with caplog.at_level("INFO", "tahr.server"):
         asyncio.run(main())
     found = [re.findall(r"tokens_per_s=(\S+)", each.getMessage()) for each in caplog.records]
-    assert found == [["1980.0", "19980.0"], ["20.0", "100.0"]]
+    ratios = [float(generated) / float(prompt) for prompt, generated in found]
+    assert ratios == pytest.approx([999 / 99, 5 / 1], rel=0.05)
+
+
+def test_a_step_that_outlasts_intervals_is_spread_over_them(caplog: pytest.LogCaptureFixture) -> None:
+    def at(time_s: float, n_tokens: int, n_running: int, before: ThroughputMark | None) -> ThroughputMark:
+        return report("a", StatsSnapshot(tokens_prefilled=n_tokens, requests_running=n_running), before, time_s)
+
+    with caplog.at_level("INFO", "tahr.server"):
+        mark = at(0, 100, 0, None)
+        for time_s in (5, 10, 15):
+            mark = at(time_s, 100, 1, mark)  # arrived after 0, in one step since then
+        mark = at(20, 2100, 1, mark)
+        for time_s in (25, 30):
+            mark = at(time_s, 2100, 0, mark)
+        at(35, 2150, 1, mark)
+    found = [re.findall(r"prompt_tokens_per_s=(\S+)", each.getMessage()) for each in caplog.records]
+    assert found == [["133.3"], ["10.0"]], "and not over the time without requests"
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "x" * 1_000_000, "", "\0", "smollm2:135m"])

@@ -10,7 +10,7 @@ from tahr._native import address_of
 from tahr.backends import api
 from tahr.backends.api import INT8_BLOCK, Bytes, Floats, Ints, Rows, Tensor, Vector, Weight
 from tahr.backends.cpu.info import read_cpu_info
-from tahr.backends.cpu.isa import choose_isa, choose_threads
+from tahr.backends.cpu.isa import choose_isa, choose_threads, wants_plain_attention
 from tahr.backends.cpu.kv import KV_TYPES, PagedLayer, check_heads, make_layer, task_heads
 from tahr.backends.cpu.lora import CpuLoraBank
 from tahr.backends.cpu.memory import Arena, Buffer, Count, Routes
@@ -38,7 +38,9 @@ class CpuBackend(RowOps):
     def __init__(self, n_threads: int | None = None):
         self.isa = choose_isa()
         self.n_threads = choose_threads(n_threads)
-        self.summary = f"cpu: {read_cpu_info().model}, {self.isa}, {self.n_threads} threads"
+        self._plain = wants_plain_attention()
+        how = ", plain attention" if self._plain else ""
+        self.summary = f"cpu: {read_cpu_info().model}, {self.isa}, {self.n_threads} threads{how}"
         self.pool = native.Pool(self.n_threads)
         self._sampler = NativeSampler(self.isa, self.pool)
         self._eager = self._queue = Queue(self.isa)
@@ -388,6 +390,7 @@ class CpuBackend(RowOps):
             causal=spec.causal,
             # Heads are shared out one by one, so each must be whole blocks.
             quantised_out=0 if shape.value_dim % INT8_BLOCK else offer_quantised(self._queue, out),
+            plain=self._plain,
         )
         return out
 

@@ -8,6 +8,7 @@ from tahr.errors import ConfigError
 
 MAX_THREADS = 1024
 ISA_VARIABLE = "TAHR_CPU_ISA"
+PLAIN_VARIABLE = "TAHR_NO_FLASH"
 
 
 def choose_isa() -> str:
@@ -17,6 +18,11 @@ def choose_isa() -> str:
     if asked and asked not in available:
         raise ConfigError(f"{ISA_VARIABLE} is {asked!r}, but this processor offers only: {', '.join(available)}.")
     return asked or available[0]
+
+
+def wants_plain_attention() -> bool:
+    """Whether attention is computed as it is defined, slowly, to find out if a fault is in the fast kernel."""
+    return os.environ.get(PLAIN_VARIABLE) == "1"
 
 
 def describe_isa() -> dict[str, str]:

@@ -49,7 +49,15 @@ SHORT = {
 PREFIX = "TAHR_"
 # Variables that are no settings: what reads them reads them itself.
 READ_ELSEWHERE = {
-    *("TAHR_HOME", "TAHR_API_KEY", "TAHR_DEBUG", "TAHR_PROFILE", "TAHR_CPU_ISA", "TAHR_OLLAMA_REGISTRY"),
+    *(
+        "TAHR_HOME",
+        "TAHR_API_KEY",
+        "TAHR_DEBUG",
+        "TAHR_PROFILE",
+        "TAHR_NO_FLASH",
+        "TAHR_CPU_ISA",
+        "TAHR_OLLAMA_REGISTRY",
+    ),
     *("TAHR_TEST_ASSETS", "TAHR_TEST_BACKENDS", "TAHR_TEST_CACHE", "TAHR_TEST_OFFLINE", "TAHR_TESTS"),
 }
 SECRET = {"server.api_keys", "server.admin_key"}

@@ -5,6 +5,7 @@
 
 #include "attention_tile.h"
 #include "hadamard.h"
+#include "plain_attention.h"
 #include "quantised_out.h"
 
 namespace tahr::TAHR_ISA {
@@ -111,13 +112,18 @@ void merge_head(const AttentionOp& op, int64_t head, std::byte* scratch) {
 }  // namespace
 
 void attention(const AttentionOp& op, Worker worker) {
+  if (op.plain) {
+    const Range heads = share(int64_t{op.counts[0]} * op.n_q_heads, worker);
+    for (int64_t i = heads.begin; i < heads.end; i++) attend_plainly(op, i);
+    return;
+  }
   TaskFinder finder(op, worker.n_threads);
   for (AttentionTask task; finder.find(claim(worker), task);)
     if (task.n_tokens) work(op, task, worker.scratch);
 }
 
 void merge_spans(const AttentionOp& op, Worker worker) {
-  if (!shared_by_span(op)) return;
+  if (op.plain || !shared_by_span(op)) return;
   const Range heads = share(int64_t{op.counts[0]} * op.n_q_heads, worker);
   for (int64_t i = heads.begin; i < heads.end; i++) merge_head(op, i, worker.scratch);
 }

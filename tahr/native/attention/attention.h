@@ -40,6 +40,7 @@ struct AttentionOp {
   const float* slopes;  // [n_q_heads], or null: added to a score per position between query and key
   bool causal;  // a query sees no later position; else it sees as far ahead as back, in its whole sequence
   std::byte* const* quantised_out;  // of `out`; see quantised_out.h
+  bool plain = false;               // see plain_attention.h
 };
 
 }  // namespace tahr

@@ -104,10 +104,11 @@ void rope_and_cache(Recorder& self, Address n_rows, int n_q_heads, Address q, Ad
 
 void attention(Recorder& self, Address counts, Address positions, Address starts, Address lengths, Address page_table,
                int n_pages_per_seq, int n_q_heads, int group, Address q, Address out, const KvLayer& kv, float scale, float softcap,
-               int window, bool chunked, Address partials, int n_spans, Address sinks, Address slopes, bool causal, Address quantised_out) {
+               int window, bool chunked, Address partials, int n_spans, Address sinks, Address slopes, bool causal, Address quantised_out,
+               bool plain) {
   const AttentionOp op{At{counts}, At{positions}, At{starts}, At{lengths}, At{page_table}, n_pages_per_seq, n_q_heads,
                        group,      At{q},         At{out},    kv,          scale,          softcap,         window,
-                       chunked,    At{partials},  n_spans,    At{sinks},   At{slopes},     causal,          At{quantised_out}};
+                       chunked,    At{partials},  n_spans,    At{sinks},   At{slopes},     causal,          At{quantised_out}, plain};
   self.tape.add(op, self.isa.rows->attention);
   self.tape.add(op, self.isa.rows->merge_spans);
 }
@@ -168,7 +169,7 @@ void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
            "style"_a, "q_gain"_a, "k_gain"_a, "eps"_a, "key_mean"_a, "slots"_a, "kv"_a, "out"_a)
       .def("attention", attention, nb::kw_only(), "counts"_a, "positions"_a, "starts"_a, "lengths"_a, "page_table"_a,
            "n_pages_per_seq"_a, "n_q_heads"_a, "group"_a, "q"_a, "out"_a, "kv"_a, "scale"_a, "softcap"_a, "window"_a, "chunked"_a, "partials"_a,
-           "n_spans"_a, "sinks"_a, "slopes"_a, "causal"_a, "quantised_out"_a)
+           "n_spans"_a, "sinks"_a, "slopes"_a, "causal"_a, "quantised_out"_a, "plain"_a)
       .def("route", route, nb::kw_only(), "n_rows"_a, "scores"_a, "n_experts"_a, "n_active"_a, "renormalise"_a,
            "sigmoid"_a, "bias"_a, "n_groups"_a, "n_best_groups"_a, "group_top"_a, "scale"_a, "jitter"_a, "factors"_a, "experts"_a, "shares"_a)
       .def("mix", mix, nb::kw_only(), "n_rows"_a, "width"_a, "n_active"_a, "shares"_a, "x"_a, "out"_a)
