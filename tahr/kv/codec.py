@@ -4,10 +4,11 @@ A layer with pages is bytes [n_tokens, n_heads, bytes of a key and a value], wha
 state is f32 [1, *shape]. As bytes, layers follow each other, then states.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,9 @@ from tahr.kv.pages import pages_for
 
 Rows: TypeAlias = NDArray[np.uint8]
 Floats: TypeAlias = NDArray[np.float32]
+Array = TypeVar("Array", bound=NDArray[Any])
 Shape = tuple[int, int, int]
+MAX_SIDE = 1 << 24  # heads of a layer, or bytes of a head's key and value
 
 
 class PageRows(Protocol):
@@ -59,6 +62,10 @@ class TextRows:
         assert not self.states, "states are those after the last token"
         return TextRows(tuple(layer[:n_tokens] for layer in self.layers))
 
+    def compact(self) -> "TextRows":
+        """The same without what it is a part of: a view keeps all of that in memory."""
+        return TextRows(tuple(map(alone, self.layers)), tuple(map(alone, self.states)))
+
     def parts(self) -> list[memoryview]:
         """The bytes, in their order. Nothing is copied that lies in one run: long texts take gigabytes."""
         parts: list[memoryview] = []
@@ -66,6 +73,22 @@ class TextRows:
             in_one_run = np.ascontiguousarray(each)
             parts.append(in_one_run.view(np.uint8).data)
         return parts
+
+
+def alone(rows: Array) -> Array:
+    """An array that keeps no other memory than its own."""
+    base = rows.base
+    return rows if base is None or getattr(base, "nbytes", sys.maxsize) == rows.nbytes else rows.copy()
+
+
+def check_shapes(n_tokens: int, shapes: Sequence[Shape], state_bytes: Sequence[int]) -> None:
+    """Refuse, by a ValueError, shapes from outside that no layer has. Products of zeros say nothing of a size."""
+    if any(len(shape) != 3 or shape[0] != n_tokens for shape in shapes):
+        raise ValueError("keys and values do not fit the tokens")
+    if not all(0 < n <= MAX_SIDE for _, *sides in shapes for n in sides):
+        raise ValueError("keys and values have a side that no layer has")
+    if any(n % 4 or n < 0 for n in state_bytes):
+        raise ValueError("a state is no row of numbers")
 
 
 def parse(data: bytes, begin: int, shapes: Sequence[Shape], state_bytes: Sequence[int]) -> TextRows:

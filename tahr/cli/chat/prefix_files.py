@@ -11,10 +11,8 @@ from tahr.kv.codec import layout_of, read_text, write_text
 from tahr.kv.prefix import PrefixCache
 from tahr.kv.tables import PageTable
 from tahr.library.inference.config import InferenceConfig
-from tahr.library.inference.snapshot import SnapshotInfo, pack, unpack
+from tahr.library.inference.snapshot import MAX_HEADER_BYTES, SnapshotInfo, pack, unpack
 from tahr.library.llm import LLM
-
-HEADER_BYTES = 1 << 24  # most of a file besides its keys and values
 
 
 class PrefixFiles:
@@ -28,7 +26,7 @@ class PrefixFiles:
     @property
     def max_bytes(self) -> int:
         """The largest file that can be of use."""
-        return self._engine.executor.facts.memory.n_bytes + HEADER_BYTES
+        return self._engine.executor.facts.memory.n_bytes + MAX_HEADER_BYTES
 
     @property
     def _prefix(self) -> PrefixCache:

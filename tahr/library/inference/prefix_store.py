@@ -31,7 +31,8 @@ class PrefixStore:
 
     def store(self, copy: KvCopy) -> bool:
         """Keep a copy, making room for it; False if it is too short to be worth it or larger than the whole store."""
-        return len(copy.tokens) >= self.min_tokens and self._copies.put(copy.tokens, copy)
+        fits = len(copy.tokens) >= self.min_tokens and copy.n_bytes <= self.max_bytes
+        return fits and self._copies.put(copy.tokens, copy.compact())
 
     def lookup(self, tokens: ListOf[int]) -> tuple[KvCopy, int] | None:
         """The best copy for a text, and how many of its tokens to restore.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import SupportsIndex
 
 from tahr.backends.api import Bytes, Floats
@@ -34,6 +34,11 @@ class KvCopy:
     def rows(self) -> TextRows:
         """The same without whose it is."""
         return TextRows(self.layers, self.states)
+
+    def compact(self) -> "KvCopy":
+        """The same in memory of its own."""
+        rows = self.rows.compact()
+        return replace(self, layers=rows.layers, states=rows.states)
 
     def first(self, n_tokens: int) -> "KvCopy":
         """The same for the beginning of the text; states cannot go back."""

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from tahr.config import SamplingParams, sampling_values
+from tahr.config.checks import are_tokens
 from tahr.errors import SnapshotIncompatible, TahrError
 from tahr.grammar import Grammar
-from tahr.kv.codec import Shape, TextRows, layout_of
+from tahr.kv.codec import Shape, TextRows, check_shapes, layout_of
 from tahr.kv.codec import parse as parse_rows
 from tahr.kv.layout import PageLayout
 from tahr.library.inference.config import InferenceConfig
@@ -32,6 +33,8 @@ MAGIC = b"TAHRSNAP"
 VERSION = 3
 START = struct.Struct("<8sII")
 DIGEST_BYTES = 32
+MAX_HEADER_BYTES = 1 << 24  # beside what follows it, of which it may have a part
+HEADER_PART = 16
 PROBE_BYTES = 8 << 20  # of each end of a file, for its fingerprint
 # of what is between: matrices of layers are about as large, or larger
 SAMPLE_BYTES = 4096
@@ -82,6 +85,7 @@ def pack(info: SnapshotInfo, rows: TextRows) -> bytes:
     grammar = {"grammar": asdict(sampler.grammar), "grammar_after": sampler.grammar_after} if sampler.grammar else {}
     facts["config"]["sampler"] = sampling_values(sampler) | grammar
     header = json.dumps(facts).encode()
+    check_header(len(header), rows.n_bytes)
     start = START.pack(MAGIC, VERSION, len(header))
     parts: list[bytes | memoryview] = [start, header, *rows.parts()]
     digest = hashlib.sha256()
@@ -132,9 +136,20 @@ def check_start(data: bytes) -> int:
         raise SnapshotIncompatible(
             f"The snapshot has version {version}, but this Tahr reads version {VERSION}: use the Tahr that made it."
         )
-    if START.size + n_header + DIGEST_BYTES > len(data):
+    n_rest = len(data) - START.size - n_header - DIGEST_BYTES
+    if n_rest < 0:
         raise SnapshotIncompatible("The snapshot is cut off: take another copy of it.")
+    check_header(n_header, n_rest)
     return int(START.size + n_header)
+
+
+def check_header(n_header: int, n_rest: int = 0) -> None:
+    """Refuse a header that is too long for what follows it, because in memory it takes many times its bytes."""
+    most = MAX_HEADER_BYTES + n_rest // HEADER_PART
+    if n_header > most:
+        raise SnapshotIncompatible(
+            f"The snapshot's header has {n_header} bytes, but at most {most} are read: shorten the sampler's texts."
+        )
 
 
 def parse(header: dict[str, Any]) -> SnapshotInfo:
@@ -155,11 +170,10 @@ def parse(header: dict[str, Any]) -> SnapshotInfo:
         state_bytes=tuple(header.get("state_bytes", ())),
         adapter=str(header.get("adapter", "")),
     )
-    numbers = [*info.tokens, info.context_size, *(n for shape in info.kv_shapes for n in shape), *info.state_bytes]
-    if not all(type(n) is int and n >= 0 for n in numbers):
+    numbers = [info.context_size, *(n for shape in info.kv_shapes for n in shape), *info.state_bytes]
+    if not (are_tokens(info.tokens) and all(type(n) is int and n >= 0 for n in numbers)):
         raise ValueError("a number is not one")
-    if any(len(shape) != 3 or shape[0] != len(info.tokens) for shape in info.kv_shapes):
-        raise ValueError("keys and values do not fit the tokens")
+    check_shapes(len(info.tokens), info.kv_shapes, info.state_bytes)
     if set(header) | {"state_bytes", "adapter"} != {f.name for f in fields(SnapshotInfo)}:
         raise ValueError("unknown fields")
     return info

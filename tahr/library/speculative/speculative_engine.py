@@ -10,7 +10,7 @@ from tahr.engine.engine import Event
 from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.speculator import SpeculationStats
-from tahr.errors import ConfigError, ModelFingerprintMismatch
+from tahr.errors import ConfigError, ModelFingerprintMismatch, SnapshotIncompatible
 from tahr.generation.driver import Driver
 from tahr.generation.writers import TextWriter, has_text, line_limits
 from tahr.library.inference.config import InferenceConfig
@@ -128,6 +128,8 @@ class SpeculativeEngine:
         """An engine that goes on where the snapshot was taken; files may have moved, but not changed."""
         text, inner = split(data)
         info, rows = unpack(inner)
+        if text.n_prompt > len(info.tokens):
+            raise SnapshotIncompatible("The snapshot's prompt is longer than the text: make the snapshot anew.")
         paths = (target_path or info.config.model_path, draft_path or text.draft_path)
         for path, expected in zip(paths, (info.fingerprint, text.draft_fingerprint), strict=True):
             if fingerprint_of_files(local_files(path).weights) != expected:

@@ -11,6 +11,7 @@ from math import isfinite
 
 from tahr.config import TOKEN
 from tahr.errors import SnapshotIncompatible
+from tahr.library.inference.snapshot import check_header
 
 MAGIC = b"TAHRSPEC"
 VERSION = 1
@@ -59,6 +60,7 @@ def split(data: bytes) -> tuple[SpeculativeText, bytes]:
         )
     if begin + DIGEST_BYTES > len(data):
         raise SnapshotIncompatible("The snapshot is cut off: take another copy of it.")
+    check_header(n_header)
     if hashlib.sha256(memoryview(data)[:-DIGEST_BYTES]).digest() != data[-DIGEST_BYTES:]:
         raise SnapshotIncompatible("The snapshot is damaged: its checksum does not match. Take another copy of it.")
     try:
