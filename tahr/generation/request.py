@@ -19,6 +19,7 @@ class ChatPrompt:
     messages: Sequence[Message]
     variables: Mapping[str, Any] = field(default_factory=dict)  # variables of the template
     add_generation_prompt: bool = True
+    begun: str = ""  # the beginning of the reply, which is continued
     # Drops a part of the messages, for one that does not fit; None: nothing is left to drop.
     shorten: Callable[[], Sequence[Message] | None] | None = field(default=None, compare=False)
 

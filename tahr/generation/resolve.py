@@ -9,7 +9,7 @@ from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.writer import Writer
 from tahr.errors import ConfigError, ContextExceeded
 from tahr.generation.request import ChatPrompt, GenerationRequest, Message
-from tahr.generation.thinking import check_thinking, template_variables, thinking_budget
+from tahr.generation.thinking import ThinkingOptions, check_thinking, template_variables, thinking_budget
 from tahr.generation.tools import calls_of
 from tahr.generation.writers import DeferredTextWriter, ReplyWriter, TextWriter, has_text, line_limits
 from tahr.grammar.call_grammar import FINAL, is_call_grammar
@@ -64,6 +64,7 @@ class Resolution:
     tokens: list[int]
     changes: dict[str, Any] = field(default_factory=dict)  # parameters that become other than they were asked for
     reply_format: ReplyFormat | None = None
+    continues: bool = False  # the reply goes on from text of its own
 
 
 def resolve(request: GenerationRequest, model: RequestFacts, limits: Limits = NO_LIMITS) -> ResolvedRequest:
@@ -92,7 +93,7 @@ def writers_of(tokenizer: Tokenizer, made: Resolution, params: SamplingParams) -
     form = made.reply_format
     limits = line_limits(params)
     is_grammars = params.grammar is not None and not params.grammar_after  # the grammar speaks of that space
-    continuing = is_grammars or (form is None and has_text(tokenizer, made.tokens))
+    continuing = is_grammars or made.continues or (form is None and has_text(tokenizer, made.tokens))
     if form is not None and not form.is_plain:
         budget = thinking_budget(tokenizer, params, form)
         return lambda: ReplyWriter(tokenizer, stops, form, continuing, budget, line_limits(params))
@@ -139,7 +140,8 @@ def rendered(request: GenerationRequest, model: RequestFacts) -> str:
     prompt = request.prompt
     template = model.template
     assert isinstance(prompt, ChatPrompt) and template
-    return render_chat(template, prompt.messages, request.tools.described(), **variables_of(request, prompt, template))
+    text = render_chat(template, prompt.messages, request.tools.described(), **variables_of(request, prompt, template))
+    return text + prompt.begun
 
 
 def variables_of(request: GenerationRequest, prompt: ChatPrompt, template: ChatTemplate) -> Mapping[str, Any]:
@@ -176,9 +178,11 @@ def replied(request: GenerationRequest, prompt: ChatPrompt, model: RequestFacts)
     """A conversation's prompt, how the reply is read, and what it must keep to."""
     tokenizer = model.tokenizer
     template = model.template
+    assert template
+    if prompt.begun:
+        request = past_thinking(request, template)
     params = request.params
     tools = request.tools
-    assert template
     made = Resolution(encoded_chat(request, model))
     check_thinking(request.thinking, params, template)
     tail = tokenizer.decode(made.tokens[-N_TAIL_TOKENS:], skip_special=False) if template.thinking else ""
@@ -190,12 +194,32 @@ def replied(request: GenerationRequest, prompt: ChatPrompt, model: RequestFacts)
         parallel=tools.parallel,
     )
     limit_thinking(made, request, model)
+    if prompt.begun:
+        go_on(made, prompt.begun, tokenizer)
     grammar = calls_of(template, params.grammar, tools)
     if grammar is not None:
         thinks = template.thinks_by_default if request.thinking.thinks is None else request.thinking.thinks
         made.changes["grammar"] = grammar
         begin_after_thinking(made, tokenizer, bool(thinks) and not is_closed(tail, template.thinking))
     return made
+
+
+def past_thinking(request: GenerationRequest, template: ChatTemplate) -> GenerationRequest:
+    """A reply that has begun thinks no more."""
+    if request.thinking.thinks:
+        raise ConfigError("thinking is on, but the reply has begun already: switch it off, or leave the beginning out.")
+    if template.thinking is None:
+        return request
+    return replace(request, thinking=ThinkingOptions(False))
+
+
+def go_on(made: Resolution, begun: str, tokenizer: Tokenizer) -> None:
+    """Put the beginning of the reply behind the prompt, as text that names no special tokens."""
+    assert made.reply_format
+    if made.reply_format.is_harmony:
+        made.tokens += encoded(tokenizer, FINAL)
+    made.tokens += tokenizer.encode(begun, add_special=False, parse_special=False)
+    made.continues = True
 
 
 def limit_thinking(made: Resolution, request: GenerationRequest, model: RequestFacts) -> None:

@@ -10,6 +10,7 @@ import pytest
 from fill_in_tokenizer import FillInTokenizer
 from pooled_server import until
 from scripted_engine import BOS, ScriptedEngine, client_of, reply_to
+from tahr.engine.sequences.adapter_stack import LoadedAdapter
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,33 @@ def test_lines_end_a_completion(client: httpx.Client, engine: ScriptedEngine) ->
     engine.scripts.append(body)
     assert "".join(each["content"] for each in events(client, prompt="x", n_indent=4)) == "pass\n    x = 1\n"
     assert "n_indent" in refused(client, prompt="x", n_indent=-1)["message"]
+
+
+def test_adapters_are_listed_and_named_by_their_numbers(client: httpx.Client, engine: ScriptedEngine) -> None:
+    assert client.get("/lora-adapters").json() == []
+    engine.loaded = {
+        name: LoadedAdapter(name, f"/secret/{name}.gguf", "d", 1, 0.5, 4, 100, "") for name in ("first", "second")
+    }
+    shown = client.get("/lora-adapters").json()
+    assert shown == [{"id": 0, "path": "first.gguf", "scale": 0.5}, {"id": 1, "path": "second.gguf", "scale": 0.5}]
+    ask(client, prompt="x", lora=[{"id": 1, "scale": 0.25}, {"name": "first"}])
+    assert engine.seen[-1].params.lora == (("second", 0.25), ("first", None))
+    for wrong in ([{"id": 2}], [{"id": -1}], [{"id": 0, "name": "first"}], [{"scale": 1}]):
+        assert "lora" in refused(client, prompt="x", lora=wrong)["message"]
+    assert "lora" in client.post("/lora-adapters", json=[{"id": 0, "scale": 1}]).json()["error"]["message"]
+    engine.loaded = {}
+
+
+def test_speculation_and_lengths_may_be_asked_for(client: httpx.Client, engine: ScriptedEngine) -> None:
+    ask(client, prompt="x", speculative=False)
+    assert engine.seen[-1].params.speculative is False
+    for path, body in (
+        ("chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("completions", {"prompt": "x"}),
+    ):
+        made = ask(client, f"/v1/{path}", n_predict=3, **body)
+        assert made["usage"]["completion_tokens"] == 3 and made["choices"][0]["finish_reason"] == "length"
+        assert "n_predict" in client.post(f"/v1/{path}", json=body | {"n_predict": -7}).json()["error"]["message"]
 
 
 def test_a_completion_has_the_shape_clients_expect(client: httpx.Client) -> None:

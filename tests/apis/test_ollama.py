@@ -133,6 +133,7 @@ def test_options_reach_the_engine(client: httpx.Client, engine: ScriptedEngine) 
     given = {"temperature": 0.25, "top_k": 7, "top_p": 0.5, "min_p": 0.1, "typical_p": 0.9, "repeat_last_n": 5}
     given |= {"repeat_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.25, "seed": 3, "num_predict": 4}
     given |= {"mirostat": 2, "mirostat_tau": 4.0, "mirostat_eta": 0.2, "num_ctx": 512, "num_gpu": 9, "use_mmap": True}
+    given |= {"speculative": False}
     whole(client, "/api/chat", messages=USER, options=given)
     params = engine.seen[-1].params
     kept = {name: value for name, value in given.items() if not name.startswith(("num_", "use_", "repeat_pen"))}
@@ -345,6 +346,7 @@ def test_only_known_registries_are_asked(name: str) -> None:
 
 def test_names_that_may_be_pulled() -> None:
     assert source_of("smollm2:135m") == "smollm2:135m"
-    assert source_of("Llama3.2") == "ollama:Llama3.2"
+    assert source_of("Llama3.2") == source_of("llama3.2:latest") == "llama3.2"
+    assert source_of("Mixtral") == "ollama:Mixtral"
     assert source_of("me/model:q4") == "ollama:me/model:q4"
     assert source_of("hf.co/unsloth/Qwen3-4B-GGUF:Q4_K_M") == "hf:unsloth/Qwen3-4B-GGUF:Q4_K_M"

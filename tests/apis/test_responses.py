@@ -405,6 +405,17 @@ def test_input_items_in_pages(client: httpx.Client) -> None:
     assert client.post(path).status_code == 405 and client.post(path).headers["allow"] == "GET"
 
 
+def test_stored_responses_in_pages(client: httpx.Client) -> None:
+    made = [ask(client, input=str(i))["id"] for i in range(3)]
+    ask(client, input="x", store=False)
+    newest = client.get(RESPONSES).json()
+    assert [each["id"] for each in newest["data"][:3]] == made[::-1] and newest["first_id"] == made[2]
+    page = client.get(RESPONSES, params={"limit": 1, "after": made[2]}).json()
+    assert [each["object"] for each in page["data"]] == ["response"] and page["last_id"] == made[1] and page["has_more"]
+    assert client.get(RESPONSES, headers={"authorization": "Bearer other"}).status_code == 401
+    assert client.get(RESPONSES, params={"limit": "0"}).status_code == 400
+
+
 def test_many_items_and_deep_ones(client: httpx.Client) -> None:
     began = time.monotonic()
     for items in (

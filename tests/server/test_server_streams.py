@@ -6,13 +6,16 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from http.client import HTTPResponse
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from scripted_engine import ScriptedEngine, reply_to, serving
+from scripted_engine import ScriptedEngine, client_of, reply_to, serving
+from tahr import AsyncLLM
 from tahr.server.lifecycle import HttpServer
+from tahr.server.models.llm_engine import LlmEngine
 from tahr.server.state.settings import Settings
 
 CHAT = "/v1/chat/completions"
@@ -184,6 +187,16 @@ def test_progress_of_a_prompt(server: HttpServer) -> None:
                 break
     assert found[0]["total"] == len("[user]HANG@0\n[assistant]") + 1 and found[0]["cache"] == 3
     assert found[0]["processed"] < found[1]["processed"] <= found[1]["total"]
+
+
+def test_progress_is_told_of_every_chunk(stories: Path) -> None:
+    llm = AsyncLLM(str(stories), prefill_chunk_size=8)
+    with client_of(LlmEngine(llm)) as client:
+        made = client.post(TEXT, json={"prompt": [5] * 60, "max_tokens": 1, "stream": True, "return_progress": True})
+    shown = [json.loads(line[6:]) for line in made.text.splitlines() if "prompt_progress" in line]
+    assert [each["prompt_progress"]["processed"] for each in shown] == [0, 8, 16, 24, 32, 40, 48, 56, 60]
+    times = [each["prompt_progress"]["time_ms"] for each in shown]
+    assert times == sorted(times)
 
 
 def until(condition: Any, seconds: float = 5.0) -> bool:

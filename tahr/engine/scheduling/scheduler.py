@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from collections.abc import Sequence as ListOf
 from operator import attrgetter
+from time import perf_counter
 
 from tahr.engine.scheduling.memory import SequenceMemory
 from tahr.engine.scheduling.work import PrefillBudget, PrefillPace, SchedulerLimits, StepWork
@@ -170,6 +171,8 @@ class Scheduler(SequenceMemory):
                 n_decoded += n
             elif samples:
                 seq.enter(decoding)
+            else:
+                seq.stats.chunk_ends.append((end, perf_counter()))
             if accepted and seq.id in accepted:
                 n_decoded -= n - 1 - accepted[seq.id]
                 end = self._accept(seq, begin + 1 + accepted[seq.id])

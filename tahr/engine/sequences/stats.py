@@ -26,6 +26,7 @@ class RequestStats:
     started_at: float = 0.0  # its first tokens went into a step
     first_token_at: float = 0.0
     last_token_at: float = 0.0
+    chunk_ends: list[tuple[int, float]] = field(default_factory=list)  # tokens after each step of its prefill, and when
 
     @property
     def queue_s(self) -> float:

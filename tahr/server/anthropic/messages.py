@@ -1,5 +1,6 @@
 """/v1/messages, and how many tokens a message would be."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -20,10 +21,11 @@ from tahr.server.anthropic.fields import (
 from tahr.server.anthropic.formatter import MessageFormatter, MessageOptions
 from tahr.server.anthropic.replies import CountTokensReply
 from tahr.server.bodies.decoding import decode
+from tahr.server.bodies.messages import Message
 from tahr.server.conversations.sessions import Caller
 from tahr.server.http.request import HttpRequest
 from tahr.server.models.chosen import chosen_model
-from tahr.server.replies.chat import prompt_of, turn_of
+from tahr.server.replies.chat import prompt_of, turn_of, without_begun
 from tahr.server.replies.params import params_of
 from tahr.server.replies.prompts import check_chat_size
 from tahr.server.replies.served import ServedRequest, reply_to
@@ -49,15 +51,16 @@ def read(state: ServerState, data: bytes, caller: Caller) -> ServedRequest:
     body = decode(BODY, data)
     model, lora = chosen_model(state.models, body.model, None)
     check_harmless(body)
-    messages = chat_messages(body)
+    messages: Sequence[Message] = chat_messages(body)
     template = model.engine.template
     constraint = grammar_of(body)
     options = options_of(body, template)
     check_chat_size(model.engine, messages, functions_of(body.tools))
     grammar = constraint.grammar if constraint else None
     params = params_of({**sampling_of(body, template), "grammar": grammar, "lora": lora or None}, SENT_NAMES)
+    messages, begun = without_begun(messages)
     turn = turn_of(state, caller, model, messages, body.metadata)
-    prompt = prompt_of(model, messages, turn=turn)
+    prompt = prompt_of(model, messages, turn=turn, begun=begun)
     omits = body.thinking is not None and body.thinking.display == "omitted"
     shown = MessageOptions(body.max_tokens, has_thinking=thinks(body.thinking), omits_thinking=omits)
     return ServedRequest(
@@ -76,9 +79,11 @@ def counted(state: ServerState, data: bytes) -> int:
     body = decode(COUNT_BODY, data)
     model, _ = chosen_model(state.models, body.model, None)
     check_harmless(body)
-    messages = chat_messages(body)
+    messages: Sequence[Message] = chat_messages(body)
     grammar_of(body)  # refused as it would be in a message
     options = options_of(body, model.engine.template)
     check_chat_size(model.engine, messages, functions_of(body.tools))
-    request = GenerationRequest(prompt_of(model, messages), tools=options.tools, thinking=options.thinking)
+    messages, begun = without_begun(messages)
+    prompt = prompt_of(model, messages, begun=begun)
+    request = GenerationRequest(prompt, tools=options.tools, thinking=options.thinking)
     return n_prompt_tokens(request, RequestFacts.of(model.engine, model.defaults))

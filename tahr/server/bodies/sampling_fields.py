@@ -4,6 +4,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from tahr.server.http.errors import bad_field
+
 
 class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
     """Shared by OpenAI's, Ollama's and llama.cpp's routes."""
@@ -44,9 +46,10 @@ class LlamaSamplingFields(SamplingFields, kw_only=True, forbid_unknown_fields=Tr
 
 
 class LoraItem(Struct, forbid_unknown_fields=True):
-    """An adapter among others."""
+    """An adapter among others, by its name or, as llama.cpp has it, by its number in /lora-adapters."""
 
-    name: str
+    name: str | None = None
+    id: int | None = None
     scale: float | None = None
 
 
@@ -57,4 +60,11 @@ def lora_of(lora: Lora) -> Any:
     """The field `lora` as `SamplingParams` takes it."""
     if not isinstance(lora, list):
         return lora
-    return [each if isinstance(each, str) else (each.name, each.scale) for each in lora]
+    return [each if isinstance(each, str) else (named(each), each.scale) for each in lora]
+
+
+def named(item: LoraItem) -> str | int:
+    found = [each for each in (item.name, item.id) if each is not None]
+    if len(found) != 1:
+        raise bad_field("lora", "An entry of lora must have a name or an id: give one of the two.")
+    return found[0]

@@ -116,6 +116,13 @@ class ResponseStore:
             owned.entries.move_to_end(id)
             return found
 
+    def all_of(self, owner: Owner) -> list[StoredResponse]:
+        """An owner's responses, the oldest first."""
+        with self._lock:
+            owned = self._owned.get(owner)
+            found = [each for each in owned.entries.values() if not self._is_old(each)] if owned else []
+        return sorted(found, key=lambda each: each.stored_at)
+
     def item(self, owner: Owner, id: str) -> bytes | None:
         """An output item of a stored response."""
         with self._lock:

@@ -25,6 +25,7 @@ class NativeBody(LlamaSamplingFields, kw_only=True, forbid_unknown_fields=True):
     logit_bias: dict[str, float | bool] | list[list[Any]] | None = None
     samplers: list[str] | None = None
     lora: Lora = None
+    speculative: bool | None = None
 
     dynatemp_range: float | None = None  # only 0
     dynatemp_exponent: Inert = None

@@ -19,7 +19,7 @@ SAME = (
     *("temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold"),
     *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
     *("mirostat", "mirostat_tau", "mirostat_eta", "repeat_last_n", "presence_penalty", "frequency_penalty"),
-    *("seed", "stop", "ignore_eos", "cache_prompt", "n_indent", "t_max_predict_ms"),
+    *("seed", "stop", "ignore_eos", "cache_prompt", "n_indent", "t_max_predict_ms", "speculative"),
 )
 SENT_NAMES = {"max_tokens": "n_predict", "logprobs": "n_probs", "repetition_penalty": "repeat_penalty"}
 # What turns each sampler off; `samplers` lists those that stay on. Their order is fixed here.

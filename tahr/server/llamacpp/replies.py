@@ -83,6 +83,14 @@ class NativeReply(NativeChunk, kw_only=True):
     tokens_cached: int
 
 
+class AdapterView(Struct):
+    """An adapter that a request may name by its number."""
+
+    id: int
+    path: str
+    scale: float
+
+
 class SlotView(Struct):
     """A place in the batch; which request has it is not shown."""
 

@@ -19,4 +19,6 @@ ROUTES = [
     NativeRoute("POST", "/infill", completion.infill, bodies.InfillBody),
     NativeRoute("GET", "/props", views.props, gives=replies.PropsReply),
     NativeRoute("GET", "/slots", views.slots),
+    NativeRoute("GET", "/lora-adapters", views.adapters),
+    NativeRoute("POST", "/lora-adapters", views.set_adapters),
 ]

@@ -3,9 +3,10 @@
 from pathlib import PurePath
 
 from tahr import __version__
+from tahr.server.http.errors import HttpError
 from tahr.server.http.request import HttpRequest
 from tahr.server.llamacpp.fields import settings_shown
-from tahr.server.llamacpp.replies import PropsReply, SlotView
+from tahr.server.llamacpp.replies import AdapterView, PropsReply, SlotView
 from tahr.server.state.state import ServerState
 from tahr.text.tokens.tokenizer import Tokenizer
 
@@ -32,6 +33,18 @@ async def props(request: HttpRequest, state: ServerState) -> None:
 
 def piece(tokenizer: Tokenizer, token: int | None) -> str:
     return "" if token is None else tokenizer.piece(token)
+
+
+async def adapters(request: HttpRequest, state: ServerState) -> None:
+    """The adapters of the first model, numbered as requests may name them; where they lie is not shown."""
+    loaded = state.models.find(None).engine.adapters()
+    await request.respond_json([AdapterView(i, PurePath(each.path).name, each.scale) for i, each in enumerate(loaded)])
+
+
+async def set_adapters(request: HttpRequest, state: ServerState) -> None:
+    """Refused: one client would change the replies of all others."""
+    message = "Scales for all requests cannot be set here: send `lora` with a request, such as [{'id': 0, 'scale': 1}]."
+    raise HttpError(400, message, param="lora", code="unsupported")
 
 
 async def slots(request: HttpRequest, state: ServerState) -> None:

@@ -45,6 +45,10 @@ class EngineStream(Protocol):
     @property
     def progress(self) -> PromptProgress: ...
     @property
+    def chunk_ends(self) -> "Sequence[tuple[int, float]]":
+        """Tokens of the prompt that each step but the last had come to, and when."""
+
+    @property
     def prompt_logprobs(self) -> "Sequence[SampledToken]":
         """Log-probabilities of the prompt's tokens but the first, if requested; complete with the first chunk."""
 

@@ -37,6 +37,10 @@ class LlmStream:
         return PromptProgress(seq.n_prompt, seq.stats.n_cached_tokens, min(seq.computed, seq.n_prompt))
 
     @property
+    def chunk_ends(self) -> Sequence[tuple[int, float]]:
+        return self._first.stats.chunk_ends
+
+    @property
     def prompt_logprobs(self) -> "Sequence[SampledToken]":
         return self._first.prompt_logprobs
 

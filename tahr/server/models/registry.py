@@ -17,6 +17,8 @@ from tahr.server.models.engine_port import ServedEngine
 if TYPE_CHECKING:
     from tahr.loading.model_facts import ModelFacts
 
+# The version as one number: clients of llama.cpp read a fingerprint as `b` and a build, a dash, and hexadecimal digits.
+BUILD = int("".join(f"{int(part):02}" for part in __version__.split(".")[:3]))
 MAX_NAMES = 64  # names of one model
 MAX_LISTED = 32  # names that an error lists
 STALLED_AFTER_S = 60.0  # time without a step while requests run
@@ -86,7 +88,7 @@ class ServedModel:
     def attach(self, engine: ServedEngine, server_defaults: SamplingParams) -> None:
         """Take over a loaded engine."""
         facts = f"{engine.name}/{engine.backend_summary}/{engine.context_size}"
-        self.fingerprint = f"tahr-{__version__}-{zlib.crc32(facts.encode()):08x}"
+        self.fingerprint = f"b{BUILD}-{zlib.crc32(facts.encode()):08x}"
         self.defaults = precedence(self.sampling, server_defaults, engine.sampling_defaults)
         self.context_size = engine.context_size
         self.n_bytes = engine.n_bytes

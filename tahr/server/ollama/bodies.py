@@ -21,6 +21,7 @@ class OllamaOptions(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     penalize_newline: bool | None = None  # only true
     logits_all: bool | None = None  # only false
     vocab_only: bool | None = None  # only false
+    speculative: bool | None = None  # Tahr's own
 
     num_keep: Inert = None  # of a context that is shifted, which none is here
     num_batch: Inert = None

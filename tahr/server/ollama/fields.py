@@ -18,7 +18,7 @@ from tahr.server.state.state import ServerState
 # Options that are sampling settings under the same name.
 SAME = (
     *("temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_last_n", "presence_penalty"),
-    *("frequency_penalty", "mirostat", "mirostat_tau", "mirostat_eta", "seed", "stop"),
+    *("frequency_penalty", "mirostat", "mirostat_tau", "mirostat_eta", "seed", "stop", "speculative"),
 )
 SENT_NAMES = {
     "max_tokens": "num_predict",

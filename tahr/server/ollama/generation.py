@@ -1,7 +1,7 @@
 """/api/chat and /api/generate."""
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -33,7 +33,7 @@ from tahr.server.ollama.fields import (
 )
 from tahr.server.ollama.formatter import LineFormatter, LineOptions
 from tahr.server.ollama.replies import OllamaChatReply, OllamaGenerateReply, OllamaReplyMessage, timestamp
-from tahr.server.replies.chat import ChatOptions, chat_options, prompt_of, turn_of
+from tahr.server.replies.chat import ChatOptions, chat_options, prompt_of, turn_of, without_begun
 from tahr.server.replies.params import params_of
 from tahr.server.replies.prompts import check_chat_size, check_generates, encode_inputs
 from tahr.server.replies.served import ServedRequest, reply_to
@@ -105,7 +105,7 @@ def prompt_request(request: HttpRequest, state: ServerState, body: OllamaGenerat
 def conversation(
     state: ServerState,
     body: OllamaBody,
-    messages: list[Message],
+    messages: Sequence[Message],
     tools: list[object] | None,
     line: LineOptions,
     caller: Caller,
@@ -117,8 +117,9 @@ def conversation(
     check_chat_size(model.engine, messages, tools)
     thinking, effort = thinking_of(body)
     options = chat_options(tools or None, thinking=thinking, effort=effort)
+    messages, begun = without_begun(messages)
     turn = turn_of(state, caller, model, messages, None)
-    prompt = prompt_of(model, messages, turn=turn)
+    prompt = prompt_of(model, messages, turn=turn, begun=begun)
     made = served(body, model, prompt, lora, caller, line, options)
     return msgspec.structs.replace(made, model_name=name, turn=turn)
 

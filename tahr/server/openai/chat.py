@@ -1,5 +1,6 @@
 """/v1/chat/completions and /apply-template."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from tahr.generation.request import GenerationRequest
 from tahr.generation.resolve import RequestFacts, rendered
 from tahr.server.bodies.decoding import check_limited, decode
+from tahr.server.bodies.messages import Message
 from tahr.server.bodies.sampling_fields import lora_of
 from tahr.server.conversations.sessions import Caller
 from tahr.server.http.errors import bad_field
@@ -19,7 +21,7 @@ from tahr.server.openai.formatters import ChatFormatter
 from tahr.server.openai.grammars import grammar_of
 from tahr.server.openai.replies import TemplateReply
 from tahr.server.openai.sampling import collect
-from tahr.server.replies.chat import chat_options, prompt_of, turn_of
+from tahr.server.replies.chat import chat_options, prompt_of, turn_of, without_begun
 from tahr.server.replies.params import params_of
 from tahr.server.replies.prompts import check_chat_size
 from tahr.server.replies.served import ServedRequest, reply_to
@@ -46,9 +48,10 @@ def read(state: ServerState, data: bytes, caller: Caller) -> ServedRequest:
     grammar = constraint.grammar if constraint else None
     params = params_of({**given, "grammar": grammar, "lora": lora or None}, names)
     options = options_of(body)
-    turn = turn_of(state, caller, model, body.messages, body.metadata, body.n or 1)
-    generates = body.add_generation_prompt is not False
-    prompt = prompt_of(model, body.messages, body.chat_template_kwargs, generates, turn)
+    messages, begun = conversation_of(body)
+    turn = turn_of(state, caller, model, messages, body.metadata, body.n or 1)
+    generates = bool(begun) or body.add_generation_prompt is not False
+    prompt = prompt_of(model, messages, body.chat_template_kwargs, generates, turn, begun)
     return ServedRequest(
         model=model,
         requests=[GenerationRequest(prompt, params, options.tools, options.thinking, salt=caller.salt)],
@@ -63,6 +66,22 @@ def read(state: ServerState, data: bytes, caller: Caller) -> ServedRequest:
         legacy_calls=bool(body.functions),
         turn=turn,
     )
+
+
+def conversation_of(body: ChatBody) -> tuple[Sequence[Message], str]:
+    """The messages to reply to, and the beginning of the reply if it is to be continued."""
+    messages = body.messages
+    if [message.role for message in messages[-2:]] == ["assistant", "assistant"]:
+        raise bad_field("messages", "messages ends with two messages of the assistant: make one of them.")
+    if not body.continue_final_message:
+        return messages, ""
+    if body.add_generation_prompt:
+        wrong = "continue_final_message and add_generation_prompt contradict each other: send one of them."
+        raise bad_field("continue_final_message", wrong)
+    if not messages or messages[-1].role != "assistant":
+        wrong = "continue_final_message is true, but the last message is not the assistant's: leave it out."
+        raise bad_field("continue_final_message", wrong)
+    return without_begun(messages)
 
 
 def includes_usage(body: GenerationBody) -> bool:

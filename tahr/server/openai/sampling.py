@@ -12,7 +12,7 @@ from tahr.server.replies.params import within
 
 # Fields that clients spell in another way too; the first spelling that is given counts.
 SPELLINGS = {
-    "max_tokens": ("max_completion_tokens", "max_tokens"),
+    "max_tokens": ("max_completion_tokens", "max_tokens", "n_predict"),
     "repetition_penalty": ("repetition_penalty", "repeat_penalty"),
     "thinking_budget": ("thinking_budget", "thinking_token_budget", "thinking_budget_tokens"),
 }

@@ -9,7 +9,7 @@ from tahr.errors import ConfigError
 from tahr.generation.request import ChatPrompt
 from tahr.generation.thinking import ThinkingOptions, thinking_options
 from tahr.generation.tools import ToolOptions, tool_options
-from tahr.server.bodies.messages import Message, conversation
+from tahr.server.bodies.messages import Message, conversation, text_of
 from tahr.server.conversations.sessions import Caller, Turn, session_of
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.models.registry import ServedModel
@@ -52,20 +52,36 @@ def field_error(message: str, legacy: bool = False) -> HttpError:
     return HttpError(400, message, param=param)
 
 
+def without_begun(messages: Sequence[Message]) -> tuple[Sequence[Message], str]:
+    """A last message of the assistant is the beginning of the reply: the messages before it, and its text."""
+    if not messages or messages[-1].role != "assistant":
+        return messages, ""
+    begun = text_of(messages[-1], f"messages[{len(messages) - 1}]")
+    if messages[-1].tool_calls or not begun:
+        wrong = "it has calls of tools" if begun else "it has no text"
+        raise bad_field("messages", f"messages ends with the assistant's to be continued, but {wrong}: leave it out.")
+    if len(messages) == 1:
+        raise bad_field("messages", "messages holds only the beginning of a reply: send what it replies to.")
+    return messages[:-1], begun
+
+
 def prompt_of(
     model: ServedModel,
     messages: Sequence[Message],
     variables: Mapping[str, Any] | None = None,
     generate: bool = True,
     turn: Turn | None = None,
+    begun: str = "",
 ) -> ChatPrompt:
     """The prompt of a chat, or of the whole session that it goes on with. Refuses what no template could render."""
     template = template_of(model.engine)
+    if turn and begun:
+        turn.deltas.append(begun)
     given = conversation(messages if turn is None else turn.messages)
     if variables:
         check_variables(template, variables)
     shorten = None if turn is None else lambda: conversation(turn.messages) if turn.shorten() else None
-    return ChatPrompt(given, variables or {}, generate, shorten)
+    return ChatPrompt(given, variables or {}, generate, begun, shorten)
 
 
 def turn_of(

@@ -58,6 +58,7 @@ class ActiveGeneration(Struct):
     text_pool: TextPool
     keep_alive_s: float
     streams: list[EngineStream]
+    n_reported: int = 0  # steps of the prefill that the client was told of
 
 
 async def generate(request: HttpRequest, state: ServerState, reply: PreparedReply) -> None:
@@ -299,16 +300,13 @@ async def keep_alive(active: ActiveGeneration) -> None:
     record = active.record
     reports = active.reply.return_progress
     quiet_since = perf_counter()
-    n_reported = active.streams[0].progress.n_computed
     while True:
         await asyncio.sleep(PROGRESS_EVERY_S if reports and not record.token_at else active.keep_alive_s)
         now = perf_counter()
         quiet_since = max(quiet_since, record.last_token_at)
-        progress = active.streams[0].progress
-        if reports and not record.token_at and progress.n_computed != n_reported:
-            n_reported = progress.n_computed
+        if reports and not record.token_at and (events := chunk_progress(active)):
             quiet_since = now
-            await active.request.send(active.reply.formatter.progress(progress, now - record.began))
+            await active.request.send(events)
         elif now - quiet_since >= active.keep_alive_s * 0.9:
             await active.request.send(active.reply.formatter.keep_alive)
             quiet_since = now
@@ -321,8 +319,20 @@ def first_progress(active: ActiveGeneration) -> bytes:
     return active.reply.formatter.progress(begun, perf_counter() - active.record.began)
 
 
+def chunk_progress(active: ActiveGeneration) -> bytes:
+    """An event for every step of the prefill since the last event."""
+    stream = active.streams[0]
+    ends = stream.chunk_ends[active.n_reported :]
+    active.n_reported += len(ends)
+    formatter = active.reply.formatter
+    progress = stream.progress
+    began = active.record.began
+    return b"".join(formatter.progress(replace(progress, n_computed=end), at - began) for end, at in ends)
+
+
 def last_progress(active: ActiveGeneration) -> bytes:
-    """The event before the first token: all of the prompt is processed."""
+    """The events before the first token, the last of which says that all of the prompt is processed."""
+    events = chunk_progress(active)
     progress = active.streams[0].progress
     whole = replace(progress, n_computed=progress.n_tokens)
-    return active.reply.formatter.progress(whole, perf_counter() - active.record.began)
+    return events + active.reply.formatter.progress(whole, perf_counter() - active.record.began)

@@ -109,8 +109,8 @@ class ResponseReply(Struct, kw_only=True):
     top_logprobs: int = 0
 
 
-class InputItemList(Struct):
-    """The reply of /v1/responses/ID/input_items."""
+class ItemList(Struct):
+    """The reply of /v1/responses/ID/input_items, and of GET /v1/responses."""
 
     data: list[Any]
     first_id: str

@@ -1,7 +1,7 @@
 """/v1/responses: to create one, to see it again, and to forget it."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -37,7 +37,7 @@ from tahr.server.responses.fields import (
 )
 from tahr.server.responses.formatter import ResponseFormatter, ResponseOptions, new_id
 from tahr.server.responses.items import as_items, chat_messages
-from tahr.server.responses.replies import DeletedResponse, InputItemList, InputTokensReply, ResponseReply
+from tahr.server.responses.replies import DeletedResponse, InputTokensReply, ItemList, ResponseReply
 from tahr.server.state.state import ServerState
 
 BODY = msgspec.json.Decoder(ResponsesBody)
@@ -227,9 +227,20 @@ async def cancel_response(request: HttpRequest, state: ServerState) -> None:
     raise HttpError(400, message, code="not_in_background")
 
 
+async def list_responses(request: HttpRequest, state: ServerState) -> None:
+    """All stored responses of a key, a page of them as of input items."""
+    stored = [StoredItem(each.id, each.reply) for each in state.responses.all_of(owner_of(request))]
+    await request.respond_json(page_of(request, stored))
+
+
 async def list_input_items(request: HttpRequest, state: ServerState) -> None:
     """The input items of a stored response, the newest first unless `order` is asc; `limit` (20) after `after`."""
     found = state.responses.get(owner_of(request), id_of(request, "/input_items"))
+    await request.respond_json(page_of(request, found.inputs.items))
+
+
+def page_of(request: HttpRequest, oldest_first: Sequence[StoredItem]) -> ItemList:
+    """The part of a list that a query asks for."""
     asked = {name: values[-1] for name, values in parse_qs(request.query).items()}
     limit = asked.get("limit", "20")
     order = asked.get("order", "desc")
@@ -237,9 +248,9 @@ async def list_input_items(request: HttpRequest, state: ServerState) -> None:
         raise bad_field("limit", f"limit must be a number from 1 to {MAX_LISTED}.")
     if order not in ("asc", "desc"):
         raise bad_field("order", "order must be asc or desc.")
-    items = found.inputs.items if order == "asc" else found.inputs.items[::-1]
+    items = oldest_first if order == "asc" else oldest_first[::-1]
     after = next((i + 1 for i, item in enumerate(items) if item.id == asked.get("after")), 0)
     page = items[after : after + int(limit)]
     ids = [item.id for item in page] or [""]
     data = [msgspec.Raw(item.data) for item in page]
-    await request.respond_json(InputItemList(data, ids[0], ids[-1], after + len(page) < len(items)))
+    return ItemList(data, ids[0], ids[-1], after + len(page) < len(items))

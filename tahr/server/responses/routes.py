@@ -19,8 +19,9 @@ ROUTES = [
         bodies.InputTokensBody,
         replies.InputTokensReply,
     ),
+    Route("GET", "/v1/responses", responses.list_responses, gives=replies.ItemList, aliases=("/responses",)),
     Route("GET", "/v1/responses/", responses.get_response, gives=replies.ResponseReply),
     Route("DELETE", "/v1/responses/", responses.delete_response, gives=replies.DeletedResponse),
     Route("POST", "/v1/responses/{id}/cancel", responses.cancel_response, gives=replies.ResponseReply),
-    Route("GET", "/v1/responses/{id}/input_items", responses.list_input_items, gives=replies.InputItemList),
+    Route("GET", "/v1/responses/{id}/input_items", responses.list_input_items, gives=replies.ItemList),
 ]

@@ -32,6 +32,7 @@ class GenerationBody(LlamaSamplingFields, kw_only=True, forbid_unknown_fields=Tr
     allowed_tokens: list[int] | None = None
     n: int | None = None
     max_tokens: int | None = None
+    n_predict: int | None = None  # llama.cpp's name of the same
     min_tokens: int | None = None
     stop_token_ids: list[int] | None = None
     prompt_logprobs: int | None = None
@@ -64,6 +65,7 @@ class ChatBody(GenerationBody, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     prediction: Inert = None
