@@ -27,7 +27,7 @@ from tahr.backends.cuda.kernels.packed import unpacked_matrix
 from tahr.backends.cuda.layouts import packed
 from tahr.backends.cuda.layouts.fp8 import fp8_matrix
 from tahr.backends.cuda.steps import EagerPlan
-from tahr.backends.cuda.weights import has_room
+from tahr.backends.cuda.weights import has_memory
 from tahr.collector import rare_collections
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
@@ -100,7 +100,7 @@ class RandomBackend(CudaBackend):
         form = self.format_of(tensor)
         if form:
             matrix = random_packed(packed.FORMATS[form.name][0], tensor.shape, self.device)
-            if has_room(self.device, matrix, self.free_share):
+            if has_memory(self.device, matrix, self.free_share):
                 matrix = replace(matrix, dense=unpacked_matrix(matrix, matrix.dtype))
             n_bytes = replace(matrix, dense=None).n_bytes  # what one row reads
             return Weight(tensor.name, form.name, "packed", *tensor.shape, n_bytes, matrix)
@@ -211,8 +211,8 @@ def serve(engine: Engine, lengths: list[tuple[int, int]], params: SamplingParams
     requests = [(rng.integers(0, N_VOCAB, n_in).tolist(), replace(params, max_tokens=n_out)) for n_in, n_out in lengths]
     begin, first_s, n_tokens = time.perf_counter(), 0.0, 0
     with rare_collections():  # as `LLM` does
-        for tokens, asked in requests:
-            engine.submit(ResolvedRequest(tokens, asked, Silent))
+        for tokens, requested in requests:
+            engine.submit(ResolvedRequest(tokens, requested, Silent))
         while engine.busy:
             n_tokens += sum(len(tokens) for _, _, tokens in engine.step())
             first_s = first_s or (time.perf_counter() - begin if n_tokens else 0.0)
@@ -333,14 +333,14 @@ def measure(name: str, roof: tuple[float, float]) -> None:
     engine = make_engine(decoder, backend)
     ready_s = time.perf_counter() - began
     print(f"Qwen3-{name} shape: {n_bytes / 1e9:.2f} GB read per token, ready in {ready_s:.1f} s", flush=True)
-    asked = option("requests")
-    sizes = [int(n) for n in asked.split(",")] if asked else list(shape.vllm)
+    requested = option("requests")
+    sizes = [int(n) for n in requested.split(",")] if requested else list(shape.vllm)
     if 1 in sizes:
         measure_one(engine, backend, shape, n_bytes, roof)
     for n in sizes:
         if n > 1:
             measure_many(engine, n, shape.vllm.get(n))
-    if not asked:
+    if not requested:
         measure_mixtures(engine, shape)
 
 

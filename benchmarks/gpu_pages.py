@@ -118,18 +118,17 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--pages", default="1,4,16,64")
-    asked = parser.parse_args()
+    requested = parser.parse_args()
     be = open_backend("cuda")
     page_size = EngineConfig().page_size
-    kv = be.kv_store(MemoryLayout((SHAPE,) * N_LAYERS, (N_PAGES,), page_size, asked.dtype))
+    kv = be.kv_store(MemoryLayout((SHAPE,) * N_LAYERS, (N_PAGES,), page_size, requested.dtype))
     page_bytes = kv.n_bytes // N_PAGES
     io = be.page_io(kv, PINNED)
     assert isinstance(io, CudaPageIO)
-    print(
-        f"{be.summary}; {N_LAYERS} layers, pages of {page_size} tokens in {asked.dtype}: {page_bytes / 1e6:.2f} MB each"
-    )
+    pages = f"pages of {page_size} tokens in {requested.dtype}: {page_bytes / 1e6:.2f} MB each"
+    print(f"{be.summary}; {N_LAYERS} layers, {pages}")
     wrong = 0
-    for n in map(int, asked.pages.split(",")):
+    for n in map(int, requested.pages.split(",")):
         chosen, into = places(n), places(n)
         contents: list[Sequence[HostPage]] = [io.store(next(chosen)).collect() for _ in range(max(2, 64 // n))]
         store = stores(io, chosen)

@@ -188,12 +188,12 @@ def schemas(model: str | None = None, n: str = "200") -> None:
             free = [SamplingParams(temperature=1, seed=begin + i, max_tokens=60) for i in range(2)]
             prompts = ["Tell me something new.", "What do you like about rain?"]
             alone = [each.token_ids for each in llm.chat(prompts, free, progress=False)]
-            asked = [f"Answer with JSON that follows this schema: {json.dumps(each)[:400]}" for each in made]
+            requested = [f"Answer with JSON that follows this schema: {json.dumps(each)[:400]}" for each in made]
             bound = [
                 SamplingParams(temperature=1, seed=i, max_tokens=500, grammar=Grammar("json_schema", each))
                 for i, each in enumerate(made)
             ]
-            done = llm.chat([*asked, *prompts], [*bound, *free], progress=False)
+            done = llm.chat([*requested, *prompts], [*bound, *free], progress=False)
             n_changed += [each.token_ids for each in done[len(made) :]] != alone
             for schema, each in zip(made, done, strict=False):
                 reasons[each.finish_reason] = reasons.get(each.finish_reason, 0) + 1

@@ -85,7 +85,7 @@ def decode_rate(engine: Engine, loras: list[str], args: argparse.Namespace) -> f
     requests = []
     for name in loras:
         prompt = rng.integers(5, 4000, N_PROMPT).tolist()
-        requests.append(engine.submit(ResolvedRequest(prompt, asked(name, args.tokens), Silent)))
+        requests.append(engine.submit(ResolvedRequest(prompt, requested(name, args.tokens), Silent)))
     while any(seq.n_generated == 0 for seq in requests):
         engine.step()
     clock = time.process_time if args.cpu_time else time.perf_counter
@@ -95,7 +95,7 @@ def decode_rate(engine: Engine, loras: list[str], args: argparse.Namespace) -> f
     return (sum(seq.n_generated for seq in requests) - n_before) / (clock() - began)
 
 
-def asked(lora: str, n_tokens: int) -> SamplingParams:
+def requested(lora: str, n_tokens: int) -> SamplingParams:
     return replace(NEUTRAL_SAMPLING, temperature=0.0, ignore_eos=True, max_tokens=n_tokens, lora=lora or ())
 
 
@@ -103,7 +103,7 @@ def longest_s(engine: Engine, lora: str, change: Callable[[], object], rng: np.r
     """The longest time between two steps' ends when `change` is made and a request joins the others."""
     times = [time.perf_counter()]
     change()
-    engine.submit(ResolvedRequest(rng.integers(5, 4000, N_PROMPT).tolist(), asked(lora, N_JOINED), Silent))
+    engine.submit(ResolvedRequest(rng.integers(5, 4000, N_PROMPT).tolist(), requested(lora, N_JOINED), Silent))
     for _ in range(N_JOINED + 4):
         engine.step()
         times.append(time.perf_counter())
@@ -115,7 +115,7 @@ def hot(engine: Engine, adapter: Adapter, args: argparse.Namespace) -> int:
     rng, loads, pauses = np.random.default_rng(7), [], []
     n_tokens = 2 * (N_JOINED + 4) * (args.adapters + 6)
     for _ in range(args.requests - 1):  # one place is kept for the request with the adapter
-        engine.submit(ResolvedRequest(rng.integers(5, 4000, N_PROMPT).tolist(), asked("", n_tokens), Silent))
+        engine.submit(ResolvedRequest(rng.integers(5, 4000, N_PROMPT).tolist(), requested("", n_tokens), Silent))
     base = statistics.median(longest_s(engine, "", lambda: None, rng) for _ in range(4))
     for i in range(args.adapters):
         began = time.perf_counter()

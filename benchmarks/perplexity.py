@@ -113,8 +113,10 @@ def by_tahr(path: Path, cut: list[Window], exact: bool = False) -> tuple[Perplex
 
 def by_llama_cpp(python: str, path: Path, cut: list[Window], folder: Path) -> tuple[Perplexity, np.ndarray]:
     out = folder / "theirs.npz"
-    asked = json.dumps({"windows": [window.ids for window in cut], "begin": N_UNSCORED})
-    subprocess.run([python, str(PEER), str(path), str(out)], input=asked, text=True, check=True, capture_output=True)
+    requested = json.dumps({"windows": [window.ids for window in cut], "begin": N_UNSCORED})
+    subprocess.run(
+        [python, str(PEER), str(path), str(out)], input=requested, text=True, check=True, capture_output=True
+    )
     stored = np.load(out)
     return Perplexity.of(stored["surprise"]), stored["first"]
 

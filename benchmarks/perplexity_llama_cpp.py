@@ -48,8 +48,8 @@ class Model:
 
 def main() -> None:
     path, out = sys.argv[1:]
-    asked = json.load(sys.stdin)
-    begin, cut = asked["begin"], asked["windows"]
+    requested = json.load(sys.stdin)
+    begin, cut = requested["begin"], requested["windows"]
     model = Model(path, len(cut[0]))
     surprise, first = [], None
     for ids in cut:

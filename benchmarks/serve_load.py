@@ -56,17 +56,17 @@ def questions(n_tokens: int) -> list[Question]:
     return [Question(i, request("/v1/chat/completions", body)) for i, body in enumerate(bodies)]
 
 
-async def alone(address: str, asked: list[Question]) -> list[str]:
+async def alone(address: str, requested: list[Question]) -> list[str]:
     """What each question gets when it is the only one."""
     connection = await connect(address)
-    return [text_of(await connection.ask(question.data)) for question in asked]
+    return [text_of(await connection.ask(question.data)) for question in requested]
 
 
-async def client(address: str, left: Iterator[int], asked: list[Question], leave: float, tally: Tally) -> None:
+async def client(address: str, left: Iterator[int], requested: list[Question], leave: float, tally: Tally) -> None:
     connection = await connect(address)
     for number in left:
         dice = random.Random(number)
-        question = dice.choice(asked)
+        question = dice.choice(requested)
         if dice.random() < leave:
             await hang_up(connection, question, dice.uniform(0, LEAVE_WITHIN_S))
             tally.n_left += 1
@@ -97,10 +97,10 @@ async def watch_health(address: str, tally: Tally) -> None:
         await asyncio.sleep(HEALTH_EVERY_S)
 
 
-async def press(address: str, asked: list[Question], args: argparse.Namespace) -> Tally:
+async def press(address: str, requested: list[Question], args: argparse.Namespace) -> Tally:
     tally, left = Tally(), iter(range(args.requests))
     health = asyncio.create_task(watch_health(address, tally))
-    await asyncio.gather(*(client(address, left, asked, args.leave, tally) for _ in range(args.clients)))
+    await asyncio.gather(*(client(address, left, requested, args.leave, tally) for _ in range(args.clients)))
     health.cancel()
     return tally
 
@@ -137,10 +137,10 @@ def report(tally: Tally, wanted: list[str], seconds: float) -> list[str]:
 
 
 async def bench(server: Server, args: argparse.Namespace) -> list[str]:
-    asked = questions(args.tokens)
-    wanted = await alone(server.address, asked)
+    requested = questions(args.tokens)
+    wanted = await alone(server.address, requested)
     before_mb, began = resident_mb(server.pid), time.perf_counter()
-    tally = await press(server.address, asked, args)
+    tally = await press(server.address, requested, args)
     faults = report(tally, wanted, time.perf_counter() - began)
     values = await held(server.address)
     print(f"held afterwards: {values}; memory {before_mb:.0f} MB before, {resident_mb(server.pid):.0f} MB after")

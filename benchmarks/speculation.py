@@ -216,8 +216,8 @@ def engines(args: argparse.Namespace) -> tuple[Engine, Engine]:
     target, draft = (make_decoder(name, backend, form, args.layers) for name in (args.target, args.draft))
     config = EngineConfig(context_size=1024, max_batch_size=16, prefix_cache=False)
     plain, _ = build_engine(backend, target, config)
-    asked = replace(config, spec_draft=args.draft, spec_tokens=args.tokens)
-    ours, _ = build_engine(backend, target, asked, draft=Draft(args.draft, draft))
+    requested = replace(config, spec_draft=args.draft, spec_tokens=args.tokens)
+    ours, _ = build_engine(backend, target, requested, draft=Draft(args.draft, draft))
     return plain, ours
 
 

@@ -59,7 +59,7 @@ class EngineConfig:
     cache_max_tokens: int | None = None
     cache_max_bytes: int | None = None
     loras: tuple[str, ...] = ()  # adapters to load, each as NAME=PATH or NAME=PATH,SCALE
-    lora_rows: int | None = None  # ranks of adapters, in all, with room behind a GPU's matrices; None: LORA_ROWS
+    lora_rows: int | None = None  # ranks of adapters, in all, behind a GPU's matrices; None: LORA_ROWS
     spec_ngram: bool = False  # guess tokens from what followed the same words earlier in the text
     spec_draft: str | None = None  # guess tokens with a smaller model of the same vocabulary
     spec_tokens: int | None = None  # guesses of a sequence in one step, at most; None: 8 from the text, 4 from a model

@@ -267,14 +267,14 @@ def sampling_values(params: SamplingParams) -> dict[str, Any]:
     return {name: getattr(params, name) for name in sampling_names()}
 
 
-def give_way(asked: SamplingParams, filled: dict[str, Any]) -> dict[str, Any]:
+def give_way(requested: SamplingParams, filled: dict[str, Any]) -> dict[str, Any]:
     """A length that was asked for moves the other one, where that is only a default."""
     least = filled.get("min_tokens")
     most = filled.get("max_tokens")
-    if least and asked.max_tokens is not None:
-        filled["min_tokens"] = min(least, asked.max_tokens)
-    if most is not None and asked.min_tokens:
-        filled["max_tokens"] = max(most, asked.min_tokens)
+    if least and requested.max_tokens is not None:
+        filled["min_tokens"] = min(least, requested.max_tokens)
+    if most is not None and requested.min_tokens:
+        filled["max_tokens"] = max(most, requested.min_tokens)
     return filled
 
 

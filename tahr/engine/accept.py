@@ -10,15 +10,15 @@ from tahr.grammar.masks import Forced, GrammarToken
 from tahr.text.replies.deltas import Deltas
 
 
-def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int], void: Collection[int] = ()) -> None:
+def run_ahead(sampled: ListOf[Sequence], host_bound: ListOf[int], void: Collection[int] = ()) -> None:
     """Let the next step use the tokens that the step just launched samples, before the host knows them.
 
-    A sequence that is sampled is `scheduled` for all of its tokens, those in flight included. The rows `on_host` are
+    A sequence that is sampled is `scheduled` for all of its tokens, those in flight included. The rows `host_bound` are
     sampled on the host, so the device never knows their tokens by itself. Choices that are still to be forked run when
     their parent's step has landed, and so does a sequence with drafts, even if no more are to be made: nobody knows yet
     which are right. One without a token slot cannot be named. The samples of `void` sequences do not count.
     """
-    late = set(on_host)
+    late = set(host_bound)
     waiting = State.WAITING
     for row, seq in enumerate(sampled):
         if (

@@ -88,7 +88,7 @@ class Engine(Submission):
         if self._overlaps:
             self.scheduler.launched()
             if not step.waits:
-                run_ahead(step.sequences, step.on_host)
+                run_ahead(step.sequences, step.host_bound)
         return events
 
     def _begin_sample(self, step: InFlight) -> list[Event]:
@@ -103,7 +103,7 @@ class Engine(Submission):
             if not step.has_run_ahead:  # it has where the step after it could not be prepared
                 known = zip(step.sequences, step.lengths, strict=True)
                 step.void = frozenset(seq.id for seq, n in known if len(seq.tokens) > n)
-                run_ahead(step.sequences, step.on_host, step.void)
+                run_ahead(step.sequences, step.host_bound, step.void)
                 step.has_run_ahead = True
             return self._sample_last() if self.speculator else []
         except BaseException as error:

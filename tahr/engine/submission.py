@@ -63,7 +63,7 @@ class Submission:
         self.check_generates()
         self._check(tokens)
         max_length = min(len(tokens) + (params.max_tokens or self.context_size), self.context_size)
-        self._check_room(max_length)
+        self._check_length(max_length)
         stack = self.adapters.stack(params.lora)
         sampling = SamplingState(params, self.eos_ids, self._resolve)
         sampling.check(self.n_vocab)
@@ -102,7 +102,7 @@ class Submission:
         if len(tokens) > self.context_size:
             raise ConfigError(f"The text has {len(tokens)} tokens, but the context holds {self.context_size}: cut it.")
         self._check_tokens(tokens, self.facts.n_logits)
-        self._check_room(len(tokens))
+        self._check_length(len(tokens))
         stack = lora if isinstance(lora, AdapterStack) else self.adapters.stack(lora)
         seq = self.row_sequence(list(tokens), sink, output, first_row, stays, stack)
         self.scheduler.add(seq)
@@ -147,7 +147,7 @@ class Submission:
         if min(tokens) < 0 or max(tokens) >= n_vocab:
             raise ConfigError(f"Token ids must lie between 0 and {n_vocab - 1}.")
 
-    def _check_room(self, max_length: int) -> None:
+    def _check_length(self, max_length: int) -> None:
         if not self.scheduler.holds(max_length):
             n_held = self.scheduler.pools[0].n_pages * self.scheduler.page_size
             raise KvCacheFull(
@@ -166,7 +166,7 @@ class Submission:
         request = SampleRequest(sampling, tokens, len(tokens), grammar)
         params = sampling.params
         ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
-        bound = sampling.follows_text or params.thinking_budget is not None
-        seq = Sequence(tokens, params, max_length, writer, request, ends=ends, host_bound=bound)
+        host_bound = sampling.follows_text or params.thinking_budget is not None
+        seq = Sequence(tokens, params, max_length, writer, request, ends=ends, host_bound=host_bound)
         seq.speculates = self.speculator is not None and may_speculate(seq)  # until the speculator says otherwise
         return seq

@@ -150,7 +150,7 @@ def variables_of(request: GenerationRequest, prompt: ChatPrompt, template: ChatT
 
 
 def encoded_chat(request: GenerationRequest, model: RequestFacts) -> list[int]:
-    """The tokens of a conversation; one that can be shortened is, until its reply has room."""
+    """The tokens of a conversation; one that can be shortened is, until its reply fits."""
     prompt = request.prompt
     template = model.template
     assert isinstance(prompt, ChatPrompt) and template

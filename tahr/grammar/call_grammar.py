@@ -48,11 +48,16 @@ class CallGrammar:
     is_loose: bool = False  # of that, what no grammar can enforce is left out
 
 
-def call_grammar(asked: CallGrammar) -> Grammar:
+def call_grammar(requested: CallGrammar) -> Grammar:
     """The grammar as plain data; a worker makes Lark of it."""
-    tools = [{"name": each.name, "parameters": each.parameters, "strict": each.strict} for each in asked.tools]
-    source = {"format": asked.call_format.name, "tools": tools, "parallel": asked.parallel, "required": asked.required}
-    content = {} if asked.content is None else {"content": asked.content, "is_loose": asked.is_loose}
+    tools = [{"name": each.name, "parameters": each.parameters, "strict": each.strict} for each in requested.tools]
+    source = {
+        "format": requested.call_format.name,
+        "tools": tools,
+        "parallel": requested.parallel,
+        "required": requested.required,
+    }
+    content = {} if requested.content is None else {"content": requested.content, "is_loose": requested.is_loose}
     return Grammar("tool_calls", source | content)
 
 
@@ -68,16 +73,16 @@ def to_lark(source: Mapping[str, Any], names: SpecialNames, problem: Problem | N
     """
     tools = [Tool(each["name"], "", each["parameters"], each["strict"]) for each in source["tools"]]
     form = BY_NAME[source["format"]]
-    asked = CallGrammar(form, tools, source["parallel"], source["required"])
-    asked = replace(asked, content=source.get("content"), is_loose=source.get("is_loose", False))
-    return LarkText(asked, names.split, problem).text()
+    requested = CallGrammar(form, tools, source["parallel"], source["required"])
+    requested = replace(requested, content=source.get("content"), is_loose=source.get("is_loose", False))
+    return LarkText(requested, names.split, problem).text()
 
 
 @dataclass(slots=True)
 class LarkText:
     """Rules under way."""
 
-    asked: CallGrammar
+    requested: CallGrammar
     split: Callable[[str], Sequence[str | int]]  # a text by its special tokens
     problem: Problem | None = None
     rules: list[str] = field(default_factory=list)
@@ -90,21 +95,23 @@ class LarkText:
         return HEAD + "\n".join([rules, *(each for name, each in TERMINALS.items() if name in rules)]) + "\n"
 
     def start(self) -> str:
-        asked = self.asked
-        form = self.asked.call_format.form
-        is_free = not (asked.required or asked.call_format.bare or asked.content is not None)
+        requested = self.requested
+        form = self.requested.call_format.form
+        is_free = not (requested.required or requested.call_format.bare or requested.content is not None)
         if is_free and not isinstance(form, HarmonyForm):
             return self.lazy()
         section = self.rule("calls", self.section())
         if isinstance(form, HarmonyForm):
             before = self.rule("analysis", f"{self.literal(ANALYSIS[0])} TEXT {self.literal(ANALYSIS[1])}")
             final = f"{self.literal(FINAL)} {self.content() or 'TEXT'}"
-            return f"{before}? {section}" if asked.required else f"{before}? ({section} | {final})"
-        return section if asked.required else f"{section} | {self.content() or 'NO_CALL'}"
+            return f"{before}? {section}" if requested.required else f"{before}? ({section} | {final})"
+        return section if requested.required else f"{section} | {self.content() or 'NO_CALL'}"
 
     def content(self) -> str:
-        rule = loose_rule if self.asked.is_loose else json_rule
-        return "" if self.asked.content is None else f"%json {json.dumps(rule(self.asked.content, self.problem))}"
+        rule = loose_rule if self.requested.is_loose else json_rule
+        return (
+            "" if self.requested.content is None else f"%json {json.dumps(rule(self.requested.content, self.problem))}"
+        )
 
     def lazy(self) -> str:
         """Free text in which the opening mark begins calls; the rule of the calls begins after that mark."""
@@ -118,20 +125,20 @@ class LarkText:
         return f"({trigger} {section})* TEXT"
 
     def marks(self) -> Sequence[str]:
-        return (*self.asked.call_format.around, *self.asked.call_format.opens)
+        return (*self.requested.call_format.around, *self.requested.call_format.opens)
 
     # ---- calls ----------------------------------------------------------------------------------------------------
 
     def edges(self) -> tuple[str, str]:
         """What stands before the first name and after the last call."""
-        form = self.asked.call_format.form
+        form = self.requested.call_format.form
         if isinstance(form, GemmaForm | PythonForm):
-            return self.asked.call_format.opens[0], self.asked.call_format.closes[0]
+            return self.requested.call_format.opens[0], self.requested.call_format.closes[0]
         frame = self.frame()
         return frame.section_open + frame.call_open, frame.section_close
 
     def frame(self) -> CallFrame | TagFrame:
-        name = self.asked.call_format.name
+        name = self.requested.call_format.name
         frame = FRAMES.get(name) or TAG_FRAMES.get(name)
         if frame is None:
             raise GrammarError(f"Calls in the format {name} cannot be enforced: leave tool_choice out.")
@@ -139,7 +146,7 @@ class LarkText:
 
     def section(self) -> str:
         """All calls of a reply."""
-        form = self.asked.call_format.form
+        form = self.requested.call_format.form
         if isinstance(form, GemmaForm):
             return self.several(self.calls(self.gemma_call), "", has_edges=False)
         if isinstance(form, PythonForm):
@@ -158,13 +165,13 @@ class LarkText:
 
     def several(self, call: str, separator: str, has_edges: bool) -> str:
         """Calls in a row. Where each begins with the mark that is waited for, one is enough."""
-        single = isinstance(self.asked.call_format.form, HarmonyForm) or (self.skipped and not has_edges)
-        if single or not self.asked.parallel:
+        single = isinstance(self.requested.call_format.form, HarmonyForm) or (self.skipped and not has_edges)
+        if single or not self.requested.parallel:
             return call
         return f"{call} ({self.sequence(self.literal(separator), call)}){{0,{MAX_CALLS - 1}}}"
 
     def calls(self, write: Callable[[int, Tool], str]) -> str:
-        names = [self.rule(f"call_{i}", self.call(i, tool, write)) for i, tool in enumerate(self.asked.tools)]
+        names = [self.rule(f"call_{i}", self.call(i, tool, write)) for i, tool in enumerate(self.requested.tools)]
         return self.rule("call", " | ".join(names))
 
     def call(self, i: int, tool: Tool, write: Callable[[int, Tool], str]) -> str:
@@ -175,7 +182,9 @@ class LarkText:
 
     def framed_call(self, i: int, tool: Tool) -> str:
         frame = self.frame()
-        close = "" if isinstance(self.asked.call_format.form, HarmonyForm) else frame.call_close  # that ends the reply
+        close = (
+            "" if isinstance(self.requested.call_format.form, HarmonyForm) else frame.call_close
+        )  # that ends the reply
         arguments = self.json(tool.parameters, tool.strict)
         before = self.call_open(frame.call_open + tool.name + frame.name_end, frame)
         return self.sequence(before, arguments, self.literal(close))
@@ -184,7 +193,7 @@ class LarkText:
         return self.literal(text, NUMBER) if frame.section_open else self.opening(text, NUMBER)
 
     def tagged_call(self, i: int, tool: Tool) -> str:
-        form = self.asked.call_format.form
+        form = self.requested.call_format.form
         tags = self.frame()
         assert isinstance(form, TaggedForm) and isinstance(tags, TagFrame)
 

@@ -158,5 +158,5 @@ def remove(name: str) -> int:
     return sum(freed)
 
 
-def _is_offline(ref: Ref, asked: bool) -> bool:
-    return asked or (ref.kind == "hf" and huggingface.is_offline())
+def _is_offline(ref: Ref, requested: bool) -> bool:
+    return requested or (ref.kind == "hf" and huggingface.is_offline())

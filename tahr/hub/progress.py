@@ -82,15 +82,15 @@ class Progress:
         """The bar on one line of the terminal: of a wrapped one, every redraw would leave a piece standing."""
         line = self.line()
         try:
-            room = os.get_terminal_size(stream.fileno()).columns - 1
+            width = os.get_terminal_size(stream.fileno()).columns - 1
         except (OSError, ValueError):  # no terminal after all, or one of a test
             return line
-        over = len(line) - room
-        if room <= 0 or over <= 0:  # a terminal that does not know its width says 0
+        over = len(line) - width
+        if width <= 0 or over <= 0:  # a terminal that does not know its width says 0
             return line
         kept = max(len(self._label) - over - len("..."), SHORTEST_LABEL)
         short = f"{self._label[:kept]}..." if kept + len("...") < len(self._label) else self._label
-        return (short + line[len(self._label) :])[:room]
+        return (short + line[len(self._label) :])[:width]
 
     def line(self) -> str:
         """The bar as text: label, share, bytes, rate, time left."""

@@ -1,4 +1,4 @@
-"""Tahr's own directory, and the few file operations every source needs: locks, atomic writes, room on the disk."""
+"""Tahr's own directory, and the few file operations every source needs: locks, atomic writes, space on the disk."""
 
 from __future__ import annotations
 

@@ -40,13 +40,13 @@ class BoundedStore(Generic[Key, Item]):
     def put(self, key: Key, item: Item) -> bool:
         """Keep an item, in place of what the key named before; False if there is no memory for it."""
         self.remove(key)
-        if not self.make_room(item.n_bytes):
+        if not self.free_memory(item.n_bytes):
             return False
         self._items[key] = item
         self.n_bytes += item.n_bytes
         return True
 
-    def make_room(self, n_bytes: int) -> bool:
+    def free_memory(self, n_bytes: int) -> bool:
         """Evict items until so many bytes fit; False, and nothing is evicted, if pinned ones leave too little."""
         if n_bytes > self.max_bytes - self._pinned_bytes or len(self._n_pins) == self.max_items:
             return False

@@ -45,6 +45,6 @@ class ScoringPrompt:
 
     def score(self, prompt_logprobs: list[SampledToken]) -> Score:
         """The continuation's part of the probabilities of all tokens but the first."""
-        logprobs = [pick.logprob for pick in prompt_logprobs[self.begin - 1 :] if pick.logprob is not None]
+        logprobs = [sample.logprob for sample in prompt_logprobs[self.begin - 1 :] if sample.logprob is not None]
         assert len(logprobs) == len(self.tokens) - self.begin
         return Score(self.tokens[self.begin :], logprobs)

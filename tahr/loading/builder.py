@@ -99,10 +99,10 @@ def build_engine(
     memory = planned.shapes
     dtype = planned.dtype
     groups = planned.groups
-    room = planned.room
+    capacity = planned.capacity
     n_decode_tokens = planned.n_decode_tokens
-    sizes = step_sizes(config, room)
-    n_pages_per_seq = pages_for(room.context_size, config.page_size)
+    sizes = step_sizes(config, capacity)
+    n_pages_per_seq = pages_for(capacity.context_size, config.page_size)
     sizes = replace(
         sizes,
         n_row_tokens=n_row_tokens or sizes.n_row_tokens,
@@ -112,40 +112,44 @@ def build_engine(
     )
     limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, n_pages_per_seq, n_groups=len(groups))
     layers_of_groups = tuple(group.layers for group in groups)
-    kv = backend.kv_store(MemoryLayout(memory, room.n_pages, config.page_size, dtype, layers_of_groups, room.n_slots))
+    kv = backend.kv_store(
+        MemoryLayout(memory, capacity.n_pages, config.page_size, dtype, layers_of_groups, capacity.n_slots)
+    )
     executor = LocalExecutor(backend, decoder, kv, limits, n_vocab, n_decode_tokens)
-    scheduler = make_scheduler(config, room, groups, sizes, planned.n_in_flight)
-    n_pages = " + ".join(map(str, room.n_pages))
-    note = f"KV: {n_pages} pages of {config.page_size} tokens in {dtype}, {room.kv_bytes / 1e6:.0f} MB at most"
+    scheduler = make_scheduler(config, capacity, groups, sizes, planned.n_in_flight)
+    n_pages = " + ".join(map(str, capacity.n_pages))
+    note = f"KV: {n_pages} pages of {config.page_size} tokens in {dtype}, {capacity.kv_bytes / 1e6:.0f} MB at most"
     speculator = make_speculator(config, draft, executor, scheduler)
-    engine = Engine(scheduler, executor, room.context_size, eos_ids, resolve, speculator)
-    if any(shape.room for shape in decoder.linears.values()):  # adapters are to come: they must find their kernels
+    engine = Engine(scheduler, executor, capacity.context_size, eos_ids, resolve, speculator)
+    if any(
+        shape.spare_rows for shape in decoder.linears.values()
+    ):  # adapters are to come: they must find their kernels
         while engine.adapters.warm_next():
             pass
-    return engine, "; ".join(filter(None, [note, room.note]))
+    return engine, "; ".join(filter(None, [note, capacity.note]))
 
 
 def make_scheduler(
-    config: EngineConfig, room: Capacity, groups: list[KVGroup], sizes: SchedulerLimits, n_in_flight: int
+    config: EngineConfig, capacity: Capacity, groups: list[KVGroup], sizes: SchedulerLimits, n_in_flight: int
 ) -> Scheduler:
     """A scheduler over all of the memory; `n_in_flight` tokens of a sequence may be computed and not yet accepted."""
     pools = [
         PagePool(n, config.page_size, group.window, n_in_flight, group.page_bytes)
-        for n, group in zip(room.n_pages, groups, strict=True)
+        for n, group in zip(capacity.n_pages, groups, strict=True)
     ]
-    slots = StateSlots(room.n_slots - room.n_checkpoints - 1) if room.slot_bytes else None
-    cache = prefix_cache(config, room, pools, slots)
+    slots = StateSlots(capacity.n_slots - capacity.n_checkpoints - 1) if capacity.slot_bytes else None
+    cache = prefix_cache(config, capacity, pools, slots)
     return Scheduler(pools, sizes, cache, config.scheduling_policy, slots)
 
 
 def prefix_cache(
-    config: EngineConfig, room: Capacity, pools: list[PagePool], slots: StateSlots | None
+    config: EngineConfig, capacity: Capacity, pools: list[PagePool], slots: StateSlots | None
 ) -> PrefixCache | None:
     """None if it is switched off, or if texts could never be continued because no state is kept."""
-    if not config.prefix_cache or (slots and not room.n_checkpoints):
+    if not config.prefix_cache or (slots and not capacity.n_checkpoints):
         return None
-    checkpoints = StateCheckpoints(slots, room.n_checkpoints, room.slot_bytes) if slots else None
-    return PrefixCache(pools, cache_pages(config, room), checkpoints)
+    checkpoints = StateCheckpoints(slots, capacity.n_checkpoints, capacity.slot_bytes) if slots else None
+    return PrefixCache(pools, cache_pages(config, capacity), checkpoints)
 
 
 def assemble(
@@ -218,11 +222,11 @@ def load_engine(
     )
 
 
-def useful_threads(asked: int | None) -> int | None:
+def useful_threads(requested: int | None) -> int | None:
     """At most as many threads as the processor runs at once: more would only wait for each other."""
     from tahr.backends.cpu.info import read_cpu_info
 
-    return asked and min(asked, read_cpu_info().n_threads)
+    return requested and min(requested, read_cpu_info().n_threads)
 
 
 def fetch_model(model: str, progress: hub.Progress | None = None) -> None:
@@ -279,8 +283,8 @@ def kept_lora_rows(config: EngineConfig, backend: Backend) -> int:
             "lora_rows is room for adapters behind the matrices of a GPU whose results may depend on the batch: leave "
             "it out here."
         )
-    asked = (LORA_ROWS if config.loras else 0) if config.lora_rows is None else config.lora_rows
-    return -(-asked // LORA_TILE) * LORA_TILE if backend.keeps_lora_rows else 0
+    requested = (LORA_ROWS if config.loras else 0) if config.lora_rows is None else config.lora_rows
+    return -(-requested // LORA_TILE) * LORA_TILE if backend.keeps_lora_rows else 0
 
 
 def load_adapter(engine: Engine, file: LoraFile) -> list[str]:

@@ -111,9 +111,11 @@ def fit_memory(
         if config.kv_dtype is not None or "q8_0" not in backend.kv_dtypes:
             raise
         with suppress(ConfigError):
-            _, groups, room = fit("q8_0")
-            note = f"keys and values in q8_0, because a context of {room.context_size} tokens does not fit in {dtype}"
-            return "q8_0", groups, replace(room, note=note)
+            _, groups, capacity = fit("q8_0")
+            note = (
+                f"keys and values in q8_0, because a context of {capacity.context_size} tokens does not fit in {dtype}"
+            )
+            return "q8_0", groups, replace(capacity, note=note)
         raise
 
 
@@ -121,7 +123,7 @@ def measure(
     config: EngineConfig, groups: ListOf[KVGroup], max_context: int, budget: int, slot_bytes: int = 0
 ) -> Capacity:
     """Context and pools for this model: every batch place gets a full context if memory allows, at least one does."""
-    context = asked_context(config, max_context)
+    context = requested_context(config, max_context)
     n_slots = 1 + n_places(config) if slot_bytes else 1
     if n_slots * slot_bytes > budget:
         raise ConfigError(
@@ -171,8 +173,8 @@ def text_bytes(config: EngineConfig, groups: ListOf[KVGroup], n_pages: int) -> i
 def share_out(config: EngineConfig, groups: ListOf[KVGroup], n_full: int, budget: int) -> tuple[int, ...]:
     """Pages of every group: a full text's, and what else the budget gives, up to a full text for every batch place.
 
-    Few texts become as long as the context, but all fill their windows: so windows get more places than there is room
-    for full texts, if half of what is left beyond the first text pays for them.
+    Few texts become as long as the context, but all fill their windows: so windows get more places than there are
+    full texts, if half of what is left beyond the first text pays for them.
     """
     one_bytes = text_bytes(config, groups, n_full)
     most = n_places(config)
@@ -186,10 +188,10 @@ def share_out(config: EngineConfig, groups: ListOf[KVGroup], n_full: int, budget
     )
 
 
-def step_sizes(config: EngineConfig, room: Capacity) -> SchedulerLimits:
+def step_sizes(config: EngineConfig, capacity: Capacity) -> SchedulerLimits:
     """Limits on one step, all defaults filled in."""
     n_seqs = n_places(config)
-    chunk = min(config.prefill_chunk_size or USUAL.prefill_chunk, room.context_size)
+    chunk = min(config.prefill_chunk_size or USUAL.prefill_chunk, capacity.context_size)
     return SchedulerLimits(
         n_seqs=n_seqs,
         n_prefill_seqs=min(config.max_prefill_batch or USUAL.n_prefill_seqs, n_seqs),
@@ -202,17 +204,17 @@ def step_sizes(config: EngineConfig, room: Capacity) -> SchedulerLimits:
     )
 
 
-def cache_pages(config: EngineConfig, room: Capacity) -> int:
+def cache_pages(config: EngineConfig, capacity: Capacity) -> int:
     """How many pages of each group the prefix cache may keep: the tightest of its limits, at most all there are."""
     limits = [
         (config.cache_max_entries, 1),
         (config.cache_max_tokens, config.page_size),
-        (config.cache_max_bytes, sum(room.page_bytes)),
+        (config.cache_max_bytes, sum(capacity.page_bytes)),
     ]
-    return min([max(room.n_pages), *(limit // unit for limit, unit in limits if limit is not None)])
+    return min([max(capacity.n_pages), *(limit // unit for limit, unit in limits if limit is not None)])
 
 
-def asked_context(config: EngineConfig, max_context: int) -> int:
+def requested_context(config: EngineConfig, max_context: int) -> int:
     """The context asked for, or the model's own; more than it was trained for is refused, not silently wrong."""
     context = config.context_size or max(1, int(max_context * (config.context_share or 1)))
     if context > max_context:

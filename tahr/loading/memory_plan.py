@@ -7,7 +7,7 @@ from tahr.config import EngineConfig
 from tahr.engine.scheduling.work import MAX_CHUNK
 from tahr.errors import ConfigError
 from tahr.loading.capacity import Capacity, KVGroup, fit_memory, state_bytes, with_step_defaults
-from tahr.loading.speculation import Draft, check_room, draft_windows, n_draft_tokens
+from tahr.loading.speculation import Draft, check_context, draft_windows, n_draft_tokens
 from tahr.loading.whole_texts import encoder_config, longest_text, n_full_texts
 from tahr.models.decoder import Decoder
 
@@ -20,7 +20,7 @@ class MemoryPlan:
     shapes: tuple[LayerShape, ...]  # all layers, a draft model's last
     dtype: str
     groups: list[KVGroup]
-    room: Capacity
+    capacity: Capacity
     n_decode_tokens: int
     n_in_flight: int  # tokens of a sequence that may be computed and not yet accepted
 
@@ -40,26 +40,26 @@ def plan_memory(
         memory = memory + draft.decoder.memory
         windows = windows + draft_windows(draft, windows)
     n_in_flight = min(max(config.prefill_chunk_size or 0, n_decode_tokens) * (2 if backend.overlaps else 1), MAX_CHUNK)
-    asked = replace(
+    requested = replace(
         config, max_batch_size=whole_texts or config.max_batch_size, prefill_chunk_size=n_in_flight
     )  # least capacity
     dtype = check_kv_dtype(config.kv_dtype, backend)
-    dtype, groups, room = fit_memory(asked, backend, memory, windows, longest_text(decoder.config), dtype)
+    dtype, groups, capacity = fit_memory(requested, backend, memory, windows, longest_text(decoder.config), dtype)
     if n_decode_tokens > 1:
-        check_room(draft, room.context_size, has_states=room.slot_bytes > 0)
-    return MemoryPlan(config, memory, dtype, groups, room, n_decode_tokens, n_in_flight)
+        check_context(draft, capacity.context_size, has_states=capacity.slot_bytes > 0)
+    return MemoryPlan(config, memory, dtype, groups, capacity, n_decode_tokens, n_in_flight)
 
 
-def check_kv_dtype(asked: str | None, backend: Backend) -> str:
+def check_kv_dtype(requested: str | None, backend: Backend) -> str:
     """The type of keys and values, or KEYS/VALUES; the backend's default where nothing is asked."""
-    sides = [side or backend.kv_dtypes[0] for side in (asked or "").split("/")]
+    sides = [side or backend.kv_dtypes[0] for side in (requested or "").split("/")]
     for dtype in sides:
         if dtype not in backend.kv_dtypes:
             raise ConfigError(
                 f"KV type {dtype!r} is not one the {backend.name} backend has: {', '.join(backend.kv_dtypes)}."
             )
     if len(sides) > 2:
-        raise ConfigError(f"{asked!r} names {len(sides)} KV types: give one, or KEYS/VALUES.")
+        raise ConfigError(f"{requested!r} names {len(sides)} KV types: give one, or KEYS/VALUES.")
     if len(set(sides)) > 1 and not backend.mixes_kv_dtypes:
         raise ConfigError(
             f"The {backend.name} backend stores keys and values in one type, not in {' and '.join(sides)}: "

@@ -112,13 +112,13 @@ def device_of(backend: Backend) -> DeviceFacts:
 
 def pools_of(memory: MemoryPlan, n_lora_bytes: int = 0) -> list[Pool]:
     """Pages of every group of layers, states, and rows for adapters."""
-    room = memory.room
+    capacity = memory.capacity
     pools = [
         Pool(pool_name(group.window, memory.dtype), n, "pages", n * group.page_bytes)
-        for group, n in zip(memory.groups, room.n_pages, strict=True)
+        for group, n in zip(memory.groups, capacity.n_pages, strict=True)
     ]
-    if room.slot_bytes:
-        pools.append(Pool("states", room.n_slots, "slots", room.n_slots * room.slot_bytes))
+    if capacity.slot_bytes:
+        pools.append(Pool("states", capacity.n_slots, "slots", capacity.n_slots * capacity.slot_bytes))
     if n_lora_bytes:
         pools.append(Pool("adapters", 1, "part", n_lora_bytes))
     return pools

@@ -54,7 +54,7 @@ def draft_windows(draft: Draft, windows: list[int]) -> list[int]:
     return [widest] * len(own)
 
 
-def check_room(draft: Draft | None, context_size: int, has_states: bool) -> None:
+def check_context(draft: Draft | None, context_size: int, has_states: bool) -> None:
     """Refuse what cannot follow every text, or cannot take a guess back."""
     if has_states:
         raise ConfigError("A layer keeps a state, which cannot take a guess back: leave speculation out.")

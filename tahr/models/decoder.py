@@ -79,14 +79,14 @@ class Decoder:
         stream = self._stream(run, carried)
         has_last = layers.stop == len(self.layers)
         for i in layers[:-1] if has_last else layers:
-            self.layers[i].mix(run, stream)
-            self.layers[i].transform(run, stream)
+            self.layers[i].attention(run, stream)
+            self.layers[i].mlp(run, stream)
         if not has_last:
             return Carried(stream.normed(None), run.per_layer)
         # Nobody reads what the last layer makes of the other rows once their keys are stored.
-        self.layers[-1].mix(run, stream)
+        self.layers[-1].attention(run, stream)
         stream.gather_rows(step)
-        self.layers[-1].transform(run, stream)
+        self.layers[-1].mlp(run, stream)
         return Carried(stream.normed(self.norm))
 
     def _stream(self, run: ForwardPass, carried: Carried | None) -> ResidualStream:

@@ -93,8 +93,8 @@ def test_every_button_has_a_name() -> None:
 
 def test_ids_that_modules_ask_for_exist() -> None:
     html = (FILES / "index.html").read_text(encoding="utf-8")
-    asked = {name for path in MODULES for name in re.findall(r'\$\("([\w-]+)"\)', path.read_text(encoding="utf-8"))}
-    assert sorted(name for name in asked if f'id="{name}"' not in html) == []
+    requested = {name for path in MODULES for name in re.findall(r'\$\("([\w-]+)"\)', path.read_text(encoding="utf-8"))}
+    assert sorted(name for name in requested if f'id="{name}"' not in html) == []
 
 
 def test_katex_is_served_with_its_fonts(client: httpx.Client) -> None:

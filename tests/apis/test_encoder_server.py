@@ -86,8 +86,8 @@ def test_prompts(client: httpx.Client, fields: dict[str, str], prompt: str) -> N
 def test_truncation_only_as_asked(client: httpx.Client) -> None:
     long = "x" * 100
     assert refused(client, "/v1/embeddings", model="embedder", input=long)["code"] == "context_length_exceeded"
-    for asked, kept in ((-1, 32), (10, 10), (32, 32)):
-        ask(client, "/v1/embeddings", model="embedder", input=[long, "x"], truncate_prompt_tokens=asked)
+    for requested, kept in ((-1, 32), (10, 10), (32, 32)):
+        ask(client, "/v1/embeddings", model="embedder", input=[long, "x"], truncate_prompt_tokens=requested)
         assert [len(text) for text in ENGINES[0].given] == [kept, 5]
     for wrong in (0, -2, 33, 10**9):
         error = refused(client, "/v1/embeddings", model="embedder", input="x", truncate_prompt_tokens=wrong)
@@ -165,9 +165,9 @@ def test_what_pairs_refuse(client: httpx.Client, path: str, field: str, body: di
 
 @pytest.mark.parametrize(("model", "route"), [("embedder", "/v1/embeddings"), ("ranker", "/v1/rerank")])
 def test_an_encoder_neither_chats_nor_completes(client: httpx.Client, model: str, route: str) -> None:
-    for path, asked in (("/v1/chat/completions", "messages"), ("/v1/completions", "prompt")):
-        text = [{"role": "user", "content": "hi"}] if asked == "messages" else "hi"
-        error = refused(client, path, model=model, **{asked: text})
+    for path, requested in (("/v1/chat/completions", "messages"), ("/v1/completions", "prompt")):
+        text = [{"role": "user", "content": "hi"}] if requested == "messages" else "hi"
+        error = refused(client, path, model=model, **{requested: text})
         assert "generates no text" in error["message"] and route in error["message"] and error["param"] == "model"
 
 

@@ -205,9 +205,9 @@ def test_compare_with_a_program(
     assert found["pp8"]["peer"] == "llama-bench abc"
     assert "out of memory, says the fake" in found["pp16"]["error"] and found["pp16"]["ratio"] is None
     assert "one sequence" in found["tg2 x8"]["error"]
-    asked = [json.loads(line) for line in log.read_text().splitlines()]
-    assert len([a for a in asked if a["-p"] == "8"]) == 3  # one to warm up, two that count
-    assert {a["-pg"] for a in asked if "-pg" in a} == {"4,2"} and {a["-b"] for a in asked} == {"32"}
+    requested = [json.loads(line) for line in log.read_text().splitlines()]
+    assert len([a for a in requested if a["-p"] == "8"]) == 3  # one to warm up, two that count
+    assert {a["-pg"] for a in requested if "-pg" in a} == {"4,2"} and {a["-b"] for a in requested} == {"32"}
 
 
 def test_compare_without_a_peer(

@@ -359,11 +359,11 @@ def test_piped_text_alone_is_the_prompt(tahr: Any, process: Any, tmp_path: Path)
     text = "Once upon a time\nthere was"
     (tmp_path / "prompt.txt").write_text(text)
     flags = (*RAW, "-n", "8", "--no-stats")
-    asked = tahr(*flags, "-p", text)
-    assert asked.stdout.strip()
-    assert process(*flags, stdin=text).stdout == asked.stdout
-    assert tahr(*flags, "-f", str(tmp_path / "prompt.txt")).stdout == asked.stdout
-    assert "tok/s" not in asked.stderr
+    requested = tahr(*flags, "-p", text)
+    assert requested.stdout.strip()
+    assert process(*flags, stdin=text).stdout == requested.stdout
+    assert tahr(*flags, "-f", str(tmp_path / "prompt.txt")).stdout == requested.stdout
+    assert "tok/s" not in requested.stderr
 
 
 def test_a_session_of_lines_for_programs(process: Any) -> None:

@@ -237,8 +237,8 @@ def test_embed(here: Any, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     assert here("embed", model, "--format", "raw", "-o", str(out), stdin="cat\ndog\n") == ""
     assert [float(x) for x in out.read_text().splitlines()[0].split()] == rows[0]["embedding"]
-    asked = here("embed", model, "--text", "cat", "--prompt-name", "query")
-    assert asked.replace("cat", "find cat") == here("embed", model, "--text", "find cat")
+    requested = here("embed", model, "--text", "cat", "--prompt-name", "query")
+    assert requested.replace("cat", "find cat") == here("embed", model, "--text", "find cat")
     raw = json.loads(here("embed", model, "--text", "cat", "--no-normalize"))["embedding"]
     assert sum(x * x for x in raw) != pytest.approx(1, abs=1e-3)
     assert here("embed", model, "--text", "cat " * 99, "--truncate", "-1")

@@ -35,7 +35,7 @@ class ScriptedLLM:
     def __init__(self, context_size: int = 1000, template: object | None = object()):
         self.context_size = context_size
         self.template = template
-        self.asked: list[list[dict[str, Any]]] = []
+        self.requested: list[list[dict[str, Any]]] = []
         self.params: list[SamplingParams] = []
         self.on_chunk: Callable[[], None] = lambda: None
 
@@ -49,9 +49,9 @@ class ScriptedLLM:
         n_prompt = len(self.encode_chat(messages))
         if n_prompt >= self.context_size:
             raise ConfigError("The prompt does not fit.")
-        self.asked.append(list(messages))
+        self.requested.append(list(messages))
         self.params.append(params)
-        words = [f"reply {len(self.asked)}", " is", " this"]
+        words = [f"reply {len(self.requested)}", " is", " this"]
         return self._say(words, n_prompt)
 
     def _say(self, words: list[str], n_prompt: int) -> Iterator[Chunk]:
@@ -139,7 +139,7 @@ def test_lines_pasted_together_are_one_message(typed: list[str], together: list[
 
 def test_what_is_pasted_is_no_command(talk: Conversation, llm: ScriptedLLM) -> None:
     repl(talk, lines("/usr/bin/python\n// a comment", "/clear"))
-    assert [message["content"] for message in llm.asked[0]] == ["/usr/bin/python\n// a comment"]
+    assert [message["content"] for message in llm.requested[0]] == ["/usr/bin/python\n// a comment"]
 
 
 # ---- turns --------------------------------------------------------------------------------------------------------
@@ -150,13 +150,13 @@ def test_turns_are_remembered_and_only_replies_reach_stdout(
 ) -> None:
     repl(talk, lines("one", "", "/set", "two"))
     assert capsys.readouterr().out == "reply 1 is this\nreply 2 is this\n"
-    assert [message["content"] for message in llm.asked[1]] == ["one", "reply 1 is this", "two"]
+    assert [message["content"] for message in llm.requested[1]] == ["one", "reply 1 is this", "two"]
 
 
 @pytest.mark.parametrize("word", ["/bye", "/quit", "/exit", "exit", "quit", " quit "])
 def test_every_way_out(talk: Conversation, llm: ScriptedLLM, word: str) -> None:
     repl(talk, lines(word, "not reached"))
-    assert llm.asked == []
+    assert llm.requested == []
 
 
 def test_an_error_ends_the_turn_and_not_the_talk(
@@ -169,7 +169,7 @@ def test_an_error_ends_the_turn_and_not_the_talk(
     llm.on_chunk = fail
     repl(talk, lines("one", "two"))
     assert "error: Something broke." in capsys.readouterr().err
-    assert [message["content"] for message in llm.asked[1]] == ["two"]
+    assert [message["content"] for message in llm.requested[1]] == ["two"]
 
 
 def test_ctrl_c_stops_the_reply_and_keeps_what_was_said(
@@ -210,7 +210,7 @@ def test_oldest_turns_are_dropped_aloud(capsys: pytest.CaptureFixture[str]) -> N
     talk.system = "be brief"
     for text in ("a a a", "b b b", "c c c"):
         talk.reply(text)
-    assert [message["content"] for message in llm.asked[2]] == ["be brief", "b b b", "reply 2 is this", "c c c"]
+    assert [message["content"] for message in llm.requested[2]] == ["be brief", "b b b", "reply 2 is this", "c c c"]
     assert "The oldest turn was dropped" in capsys.readouterr().err
     with pytest.raises(ConfigError):
         talk.reply("long " * 20)
@@ -223,7 +223,7 @@ def test_without_a_template_only_raw_works(llm: ScriptedLLM, capsys: pytest.Capt
         Conversation(llm, TextOutput(stats=False))  # type: ignore[arg-type]
     talk = Conversation(llm, TextOutput(stats=False), raw=True)  # type: ignore[arg-type]
     repl(talk, lines("one", "/system x", "two"))
-    assert [asked[0]["content"] for asked in llm.asked] == ["one", "two"]
+    assert [requested[0]["content"] for requested in llm.requested] == ["one", "two"]
     assert "no system prompt" in capsys.readouterr().err
 
 
@@ -234,9 +234,9 @@ def test_set_changes_checks_and_gives_back(talk: Conversation, capsys: pytest.Ca
     obey(talk, "/set temperature 0.25")
     assert talk.sampling.temperature == 0.25
     obey(talk, "/set repeat-penalty 1.5")
-    assert talk.asked.repetition_penalty == 1.5
+    assert talk.requested.repetition_penalty == 1.5
     obey(talk, "/set stop END")
-    assert talk.asked.stop == ("END",)
+    assert talk.requested.stop == ("END",)
     obey(talk, "/set temp default")
     assert talk.sampling.temperature == DEFAULTS.temperature
     assert "temperature 0.5, top_k 20" in capsys.readouterr().err
@@ -246,7 +246,7 @@ def test_set_changes_checks_and_gives_back(talk: Conversation, capsys: pytest.Ca
 def test_set_refuses(talk: Conversation, wrong: str) -> None:
     with pytest.raises(ConfigError):
         obey(talk, f"/set {wrong}")
-    assert talk.asked == SamplingParams()
+    assert talk.requested == SamplingParams()
 
 
 def test_clear_keeps_the_system_prompt(talk: Conversation) -> None:
@@ -279,12 +279,12 @@ def test_leaving_is_an_exception(talk: Conversation) -> None:
 
 def test_save_and_load_round_trip(talk: Conversation, llm: ScriptedLLM, tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
-    talk.system, talk.asked = "be brief", SamplingParams(temperature=0.0, top_k=0, seed=7, stop=("a", "b"))
+    talk.system, talk.requested = "be brief", SamplingParams(temperature=0.0, top_k=0, seed=7, stop=("a", "b"))
     talk.reply("größer?")
     obey(talk, f"/save {path}")
     other = Conversation(llm, TextOutput(stats=False))  # type: ignore[arg-type]
     obey(other, f"/load {path}")
-    assert (other.messages, other.asked) == (talk.messages, talk.asked)
+    assert (other.messages, other.requested) == (talk.messages, talk.requested)
     assert [p.name for p in tmp_path.iterdir()] == ["talk.json"]
 
 
@@ -320,10 +320,10 @@ GOOD = {"version": 1, "model": "scripted", "messages": [], "sampling": {}}
 def test_a_file_that_is_not_ours_is_refused(talk: Conversation, tmp_path: Path, content: str, complaint: str) -> None:
     path = tmp_path / "talk.json"
     path.write_text(content)
-    before = list(talk.messages), talk.asked
+    before = list(talk.messages), talk.requested
     with pytest.raises(ConfigError, match=complaint):
         obey(talk, f"/load {path}")
-    assert (talk.messages, talk.asked) == before
+    assert (talk.messages, talk.requested) == before
 
 
 def test_save_writes_where_a_link_points(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ class ToolLLM(ScriptedLLM):
 
     def _say(self, words: list[str], n_prompt: int) -> Iterator[Chunk]:
         deltas: tuple[Delta, ...] = (ReasoningDelta("Hm \x1b[2J."), "Sunny.")
-        if self.asked[-1][-1]["role"] == "user":
+        if self.requested[-1][-1]["role"] == "user":
             calls = [ToolCallDelta(i, '{"city": "Rome", "days": 3}', f"call_{i}", "get_weather") for i in range(2)]
             deltas = (ReasoningDelta("Hm."), *calls)
         done = Completion(text_of(deltas), [1], n_prompt, 0, "stop", RequestStats(), tool_calls=tool_calls_of(deltas))
@@ -375,9 +375,9 @@ def test_calls_are_shown_and_what_is_typed_next_are_their_results(
     captured = capsys.readouterr()
     assert captured.out == 'get_weather(city="Rome", days=3)\n' * 2 + "Sunny.\n"
     assert "Hm.\n" in captured.err and captured.err.count("is the result of get_weather") == 2
-    roles = [message["role"] for message in talk.llm.asked[-1]]  # type: ignore[attr-defined]
+    roles = [message["role"] for message in talk.llm.requested[-1]]  # type: ignore[attr-defined]
     assert roles == ["user", "assistant", "tool", "tool"]
-    assert talk.llm.asked[-1][2] == {  # type: ignore[attr-defined]
+    assert talk.llm.requested[-1][2] == {  # type: ignore[attr-defined]
         "role": "tool", "tool_call_id": "call_0", "name": "get_weather", "content": "31 degrees"
     }  # fmt: skip
     obey(talk, f"/load {tmp_path / 'talk.json'}")
@@ -412,4 +412,4 @@ def test_jsonl_events(llm: ScriptedLLM, capsys: pytest.CaptureFixture[str]) -> N
     assert events[2].items() >= facts.items() and isinstance(events[2]["ms"], int)
     assert events[7]["finish_reason"] == "error" and events[7]["error"] == "The prompt does not fit."
     assert events[8] == {"event": "exit", "reason": "eof"}
-    assert len(llm.asked[1]) == 1  # cleared
+    assert len(llm.requested[1]) == 1  # cleared

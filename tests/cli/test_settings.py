@@ -129,12 +129,12 @@ def test_requests_beyond_max_num_seqs_wait(stories: Path) -> None:
         while client.get("/health").status_code != 200:
             time.sleep(0.05)
         with ThreadPoolExecutor(3) as pool:
-            asked = [pool.submit(client.post, "/v1/completions", json=body) for _ in range(3)]
+            requested = [pool.submit(client.post, "/v1/completions", json=body) for _ in range(3)]
             seen = set()
-            while not all(each.done() for each in asked):
+            while not all(each.done() for each in requested):
                 model = client.get("/health").json()["models"]["m"]
                 seen.add((model["active_requests"], model["queued_requests"]))
-        assert {each.result().status_code for each in asked} == {200}
+        assert {each.result().status_code for each in requested} == {200}
     assert max(active for active, _ in seen) == 1
     assert max(queued for _, queued in seen) >= 1
 
@@ -333,8 +333,8 @@ def test_settings_of_the_server_reach_requests_that_do_not_ask() -> None:
         assert getattr(params_given(state), name) == value
         default = getattr(SamplingParams(), name)
         if default not in (None, ()):
-            asked = {name: list(default) if isinstance(default, tuple) else default}
-            assert getattr(params_given(state, **asked), name) == default
+            requested = {name: list(default) if isinstance(default, tuple) else default}
+            assert getattr(params_given(state, **requested), name) == default
         state.close()
 
 

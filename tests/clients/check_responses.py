@@ -68,8 +68,8 @@ def check_real(client: OpenAI) -> None:
     chat = [{"role": "user", "content": "Invent a person."}]
     person = client.responses.parse(input=chat, text_format=Person, **(options | {"max_output_tokens": 80}))
     assert isinstance(person.output_parsed, Person), person
-    asked = options | {"max_output_tokens": 100, "parallel_tool_calls": False}
-    forced = client.responses.create(input="Is it warm?", tools=[WEATHER], tool_choice="required", **asked)
+    requested = options | {"max_output_tokens": 100, "parallel_tool_calls": False}
+    forced = client.responses.create(input="Is it warm?", tools=[WEATHER], tool_choice="required", **requested)
     assert set(json.loads(forced.output[-1].arguments)) == {"city", "days"}, forced
 
 

@@ -41,9 +41,10 @@ class Linears:
         bias = be.vector(rng.standard_normal(HEIGHTS["o"]).astype(np.float32))
         self.qkv = be.join([Linear(made[name], None, name) for name in "qkv"], lora_rows)
         alone = be.join([Linear(made["o"], bias, "o")], lora_rows)
-        self.o, rooms = alone.parts[0], dict.fromkeys("qkv", self.qkv.room) | {"o": alone.room}
+        self.o, spare_rows = alone.parts[0], dict.fromkeys("qkv", self.qkv.spare_rows) | {"o": alone.spare_rows}
         self.shapes = {
-            name: LinearShape(height, WIDTH, f"dense {form.lower()}", rooms[name]) for name, height in HEIGHTS.items()
+            name: LinearShape(height, WIDTH, f"dense {form.lower()}", spare_rows[name])
+            for name, height in HEIGHTS.items()
         }
         self.bank: LoraBank = be.lora_bank(self.shapes, StepLimits(n, n, n, 1))
 

@@ -65,8 +65,12 @@ def test_states_are_counted_before_pages() -> None:
         state_bytes([KVShape(8, 128), StateShape((4, 1024))]),
     )
     assert slot_bytes == 4 * 4 * 1024
-    room = measure(config, groups, 40960, 4 * slot_bytes + 5 * groups[0].page_bytes, slot_bytes)
-    assert (room.n_slots, room.n_pages, room.kv_bytes) == (4, (5,), 4 * slot_bytes + 5 * groups[0].page_bytes)
+    capacity = measure(config, groups, 40960, 4 * slot_bytes + 5 * groups[0].page_bytes, slot_bytes)
+    assert (capacity.n_slots, capacity.n_pages, capacity.kv_bytes) == (
+        4,
+        (5,),
+        4 * slot_bytes + 5 * groups[0].page_bytes,
+    )
     with pytest.raises(ConfigError, match="lower max_batch_size"):
         measure(config, groups, 40960, 4 * slot_bytes - 1, slot_bytes)
 
@@ -77,8 +81,8 @@ def test_states_are_counted_before_pages() -> None:
 )
 def test_checkpoints_take_an_eighth_of_what_is_left(options: dict[str, Any], n: int) -> None:
     groups = kv_groups([KVShape(8, 128)], [0], 32, "bf16")
-    room = measure(EngineConfig(max_batch_size=3, **options), groups, 40960, 44 << 20, 1 << 20)
-    assert (room.n_checkpoints, room.n_slots) == (n, 4 + n) and room.kv_bytes <= 44 << 20
+    capacity = measure(EngineConfig(max_batch_size=3, **options), groups, 40960, 44 << 20, 1 << 20)
+    assert (capacity.n_checkpoints, capacity.n_slots) == (n, 4 + n) and capacity.kv_bytes <= 44 << 20
 
 
 @pytest.mark.parametrize("share", [0, -0.5, 1.5, float("nan")])
@@ -125,8 +129,8 @@ def test_steps_are_as_large_as_suits_the_backend() -> None:
     backend.step_defaults = StepDefaults(256, 128, 4096, 8192)
     there = with_step_defaults(EngineConfig(), backend)
     assert (there.max_batch_size, there.prefill_chunk_size, there.max_prefill_tokens) == (256, 4096, 8192)
-    asked = with_step_defaults(EngineConfig(max_batch_size=4, prefill_chunk_size=64), backend)
-    assert (asked.max_batch_size, asked.prefill_chunk_size, asked.max_prefill_tokens) == (4, 64, 64)
+    requested = with_step_defaults(EngineConfig(max_batch_size=4, prefill_chunk_size=64), backend)
+    assert (requested.max_batch_size, requested.prefill_chunk_size, requested.max_prefill_tokens) == (4, 64, 64)
     # The states of sequences take a quarter of the memory at most, unless the batch was asked for.
     config, state = EngineConfig(kv_bytes=40 << 20), 1 << 20
     assert with_step_defaults(config, backend, state).max_batch_size == 9

@@ -49,10 +49,10 @@ def test_replies_are_those_of_the_host(stories: Path, monkeypatch: pytest.Monkey
     eng = make(be, stories)
     sampled = replies(eng)
 
-    def on_host(logits: Tensor, rows: SampleRows) -> SampledAtOnce:
+    def host_bound(logits: Tensor, rows: SampleRows) -> SampledAtOnce:
         return SampledAtOnce(numpy_sampler.sample(be.read(logits), rows))
 
-    monkeypatch.setattr(be, "sample", on_host)
+    monkeypatch.setattr(be, "sample", host_bound)
     monkeypatch.setattr(be, "host_samples", lambda rows: range(len(rows)))
     assert replies(eng) == sampled
 
@@ -60,16 +60,16 @@ def test_replies_are_those_of_the_host(stories: Path, monkeypatch: pytest.Monkey
 def test_only_rows_that_need_the_host_go_there(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     be = backends_here.backend("cuda", deterministic=True)
     eng, sample = make(be, stories), be.sample
-    on_host: set[int] = set()
+    host_bound: set[int] = set()
     largest = 0
 
     def watched(logits: Tensor, rows: SampleRows) -> object:
         nonlocal largest
         pending = sample(logits, rows)
-        on_host.add(len(pending.on_host))
+        host_bound.add(len(pending.host_bound))
         largest = max(largest, len(rows))
         return pending
 
     monkeypatch.setattr(be, "sample", watched)
     replies(eng)
-    assert largest == len(ASKED) + 1 and max(on_host) == 1
+    assert largest == len(ASKED) + 1 and max(host_bound) == 1

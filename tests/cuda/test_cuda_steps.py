@@ -148,8 +148,8 @@ def test_steps_in_flight_change_no_text(tmp_path: Path) -> None:
     def texts(overlaps: bool) -> list[list[int]]:
         be = open_backend("cuda")
         be.overlaps = overlaps
-        asked = EngineConfig(context_size=64, page_size=8, max_batch_size=4, kv_dtype="f32")
-        eng = build_engine(be, load(source, be).decoder, asked)[0]
+        requested = EngineConfig(context_size=64, page_size=8, max_batch_size=4, kv_dtype="f32")
+        eng = build_engine(be, load(source, be).decoder, requested)[0]
         sequences = [
             eng.submit(ResolvedRequest([1 + i, 5, 9, 7 * i + 2], params, Tally)) for i, params in enumerate(REQUESTS)
         ]
@@ -168,9 +168,9 @@ def test_drafts_change_no_text(tmp_path: Path) -> None:
 
     def texts(drafts: bool) -> list[list[int]]:
         be = open_backend("cuda", deterministic=True)
-        asked = EngineConfig(context_size=64, page_size=8, max_batch_size=4, kv_dtype="f32")
+        requested = EngineConfig(context_size=64, page_size=8, max_batch_size=4, kv_dtype="f32")
         decoder = load(source, be).decoder
-        eng = build_engine(be, decoder, asked, draft=Draft("itself", decoder) if drafts else None)[0]
+        eng = build_engine(be, decoder, requested, draft=Draft("itself", decoder) if drafts else None)[0]
         if eng.speculator:
             eng.speculator.adapts = False
         params = [*REQUESTS, replace(REQUESTS[0], speculative=False)]
@@ -203,8 +203,8 @@ def test_warming_leaves_no_trace(case: str, tmp_path: Path, monkeypatch: pytest.
     be = backends_here.backend("cuda")
     monkeypatch.setattr(be, "wants_warming", lambda: True)
     source = open_model([], write_hf(tmp_path, CASES[case], make_weights(CASES[case])))
-    asked = EngineConfig(context_size=16, page_size=4, max_batch_size=2, kv_dtype="f32", prefill_chunk_size=4)
-    eng = build_engine(be, load(source, be).decoder, asked)[0]
+    requested = EngineConfig(context_size=16, page_size=4, max_batch_size=2, kv_dtype="f32", prefill_chunk_size=4)
+    eng = build_engine(be, load(source, be).decoder, requested)[0]
     if interprets():  # two sizes, and plans that have nothing to capture: steps take seconds
         monkeypatch.setattr("tahr.engine.step.sizes.N_FIRST_RUNS", 1)
         buckets = eng.steps.sizes.buckets[0]
@@ -270,8 +270,8 @@ def test_the_fastest_way_gives_the_logits_of_the_deterministic_one(
 
     def logits(deterministic: bool) -> dict[tuple[int, int], bytes]:
         be = backends_here.backend("cuda", deterministic)
-        asked = EngineConfig(context_size=2048, page_size=16, max_batch_size=len(prompts), kv_dtype="f32")
-        eng = build_engine(be, load(source, be).decoder, asked)[0]
+        requested = EngineConfig(context_size=2048, page_size=16, max_batch_size=len(prompts), kv_dtype="f32")
+        eng = build_engine(be, load(source, be).decoder, requested)[0]
         return logits_of(eng, *(submit(eng, prompt, greedy(3)) for prompt in prompts))
 
     wanted, found = logits(deterministic=True), logits(deterministic=False)
@@ -305,9 +305,9 @@ def test_bf16_requests_are_alone_in_any_batch(config: Config, kv_dtype: str, tmp
     loaded = load(open_model([], write_hf(tmp_path, config, make_weights(config), "BF16")), be)
 
     def make(chunk: int, cached: bool) -> Engine:
-        asked = EngineConfig(context_size=128, page_size=8, kv_dtype=kv_dtype, prefill_chunk_size=chunk,
+        requested = EngineConfig(context_size=128, page_size=8, kv_dtype=kv_dtype, prefill_chunk_size=chunk,
                              max_batch_size=20, prefix_cache=cached)  # fmt: skip
-        return build_engine(be, loaded.decoder, asked)[0]
+        return build_engine(be, loaded.decoder, requested)[0]
 
     single = make(512, cached=False)
     wanted = [logits_by_request(single, [prompt])[0] for prompt in PROMPTS] * 5

@@ -195,10 +195,10 @@ def test_a_backend_with_one_type_says_so() -> None:
         check_kv_dtype("q8_0/f16", OneType())
 
 
-@pytest.mark.parametrize("asked", ["fp8", "fp8/f16", "f16/fp8"])
-def test_a_type_that_a_backend_does_not_have_is_never_another(asked: str) -> None:
+@pytest.mark.parametrize("requested", ["fp8", "fp8/f16", "f16/fp8"])
+def test_a_type_that_a_backend_does_not_have_is_never_another(requested: str) -> None:
     with pytest.raises(ConfigError, match="KV type 'fp8' is not one the reference backend has: f32, f16, q8_0"):
-        check_kv_dtype(asked, ReferenceBackend())
+        check_kv_dtype(requested, ReferenceBackend())
 
 
 def test_twenty_requests_share_a_pool_for_two(stories: Path) -> None:

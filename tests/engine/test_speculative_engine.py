@@ -61,9 +61,9 @@ def test_a_reply_goes_on_where_it_stopped(stories: Path, temperature: float) -> 
 @pytest.mark.parametrize("options", [{"mirostat": 2, "mirostat_tau": 2}, {"min_tokens": 30, "ignore_eos": False}])
 def test_what_follows_the_whole_reply_goes_on_too(stories: Path, options: dict[str, object]) -> None:
     """Mirostat remembers all samples, and the least number of tokens counts from the prompt on."""
-    asked: dict[str, object] = {"temperature": 1.2, **options}
-    whole = engine(stories, seed=4, **asked).generate(PROMPT, 40)
-    ours = engine(stories, seed=4, **asked)
+    requested: dict[str, object] = {"temperature": 1.2, **options}
+    whole = engine(stories, seed=4, **requested).generate(PROMPT, 40)
+    ours = engine(stories, seed=4, **requested)
     first = ours.generate(PROMPT, 25)
     data = ours.snapshot()
     assert first + ours.continue_text(15) == whole

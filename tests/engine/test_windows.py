@@ -244,56 +244,56 @@ class Asked:
 
 
 def test_with_room_for_all_pages_a_hit_ends_anywhere() -> None:
-    asked = Asked(n_spare=50)
-    assert asked.n_found(TEXT) == 0
-    assert asked.n_found(TEXT) == 59
-    assert asked.n_found([*TEXT[:30], 0, 0, 0, 0]) == 28
-    assert asked.n_found(TEXT[:5]) == 4
+    requested = Asked(n_spare=50)
+    assert requested.n_found(TEXT) == 0
+    assert requested.n_found(TEXT) == 59
+    assert requested.n_found([*TEXT[:30], 0, 0, 0, 0]) == 28
+    assert requested.n_found(TEXT[:5]) == 4
 
 
 def test_a_hit_shrinks_to_where_the_window_is_known() -> None:
     ends = {60: 60, 56: 56, 44: 0, 20: 0}  # the pool has five pages, so the last five of the text are known
     for end, n_found in ends.items():
-        asked = Asked(n_spare=0)
-        asked.n_found(TEXT)
-        assert asked.n_found([*TEXT[:end], 0]) == n_found
-    assert asked.n_found([*TEXT, 0]) == 20, "the last one has brought its end back"
+        requested = Asked(n_spare=0)
+        requested.n_found(TEXT)
+        assert requested.n_found([*TEXT[:end], 0]) == n_found
+    assert requested.n_found([*TEXT, 0]) == 20, "the last one has brought its end back"
 
 
 @pytest.mark.parametrize("gone", range(6, 15))
 def test_a_lost_page_costs_what_looks_at_it(gone: int) -> None:
-    asked = Asked(n_spare=50)
-    asked.n_found(TEXT)
-    hashes = asked.prefix.hashes()
-    asked.sliding.drop_hash(asked.sliding.lookup(hashes.of(TEXT, gone)))
+    requested = Asked(n_spare=50)
+    requested.n_found(TEXT)
+    hashes = requested.prefix.hashes()
+    requested.sliding.drop_hash(requested.sliding.lookup(hashes.of(TEXT, gone)))
     # A hit of k pages looks at the last seven tokens of them: at pages k - 2 and k - 1.
     for end in range(5, 15):
         looks = {end - 1, end - 2}
-        n = len(asked.prefix.lookup(hashes, [*TEXT[: 4 * end], 9])[0].pages)
+        n = len(requested.prefix.lookup(hashes, [*TEXT[: 4 * end], 9])[0].pages)
         assert n == (end if gone not in looks else gone), (gone, end)
 
 
 def test_windows_alone_need_no_beginning() -> None:
-    asked = Asked(n_spare=20, windows=(WINDOW,))
-    assert asked.n_found(TEXT) == 0
-    hashes = asked.prefix.hashes()
+    requested = Asked(n_spare=20, windows=(WINDOW,))
+    assert requested.n_found(TEXT) == 0
+    hashes = requested.prefix.hashes()
     for i in range(8):
-        asked.sliding.drop_hash(asked.sliding.lookup(hashes.of(TEXT, i)))
-    assert asked.n_found([*TEXT, 1]) == 60
-    assert asked.n_found([*TEXT[:36], 0]) == 0
+        requested.sliding.drop_hash(requested.sliding.lookup(hashes.of(TEXT, i)))
+    assert requested.n_found([*TEXT, 1]) == 60
+    assert requested.n_found([*TEXT[:36], 0]) == 0
 
 
 def test_what_a_failed_sequence_left_behind_is_not_found() -> None:
-    asked = Asked(n_spare=50)
+    requested = Asked(n_spare=50)
     seq = sequence(TEXT, 30)
-    asked.model.sched.add(seq)
+    requested.model.sched.add(seq)
     while seq.n_generated < 3:
-        asked.model.step()
-    assert seq.tables[1].first > 5 and asked.sliding.n_hashed == 15
-    asked.model.sched.invalidate(seq)
+        requested.model.step()
+    assert seq.tables[1].first > 5 and requested.sliding.n_hashed == 15
+    requested.model.sched.invalidate(seq)
     seq.end("error")
-    asked.model.sched.remove(seq)
-    assert [pool.n_hashed for pool in asked.model.sched.pools] == [0, 0]
+    requested.model.sched.remove(seq)
+    assert [pool.n_hashed for pool in requested.model.sched.pools] == [0, 0]
 
 
 def test_going_back_behind_a_window_computes_everything_again() -> None:

@@ -43,9 +43,9 @@ FORMATS = sorted(BY_NAME)
 NO_NAMES = SpecialNames({})
 
 
-def task(asked: CallGrammar) -> dict[str, str]:
+def task(requested: CallGrammar) -> dict[str, str]:
     """A grammar as a worker gets it."""
-    made = call_grammar(asked)
+    made = call_grammar(requested)
     return {"kind": made.kind, "source": made.source}
 
 
@@ -77,14 +77,14 @@ def special_of(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(mark for mark in marks if "DSML" not in mark))
 
 
-def walk(asked: CallGrammar, special: tuple[str, ...], seed: int) -> str | None:
+def walk(requested: CallGrammar, special: tuple[str, ...], seed: int) -> str | None:
     """A text that the grammar allows, by tokens drawn at random; None if it does not end soon."""
     tokenizer, draw = Bytes(special), random.Random(seed)
     index = llguidance.LLTokenizer(tokenizer, eos_token=[EOS])
-    source = LarkText(asked, tokenizer.split).text()
+    source = LarkText(requested, tokenizer.split).text()
     matcher = llguidance.LLMatcher(index, llguidance.LLMatcher.grammar_from_lark(source))
     assert not matcher.get_error(), matcher.get_error()
-    form, made = asked.call_format.form, b""
+    form, made = requested.call_format.form, b""
     close = tokenizer.ids(form.value_end if isinstance(form, TaggedForm) else "</")
     for _ in range(600):
         if draw.random() < 0.1 and matcher.validate_tokens(close) == len(close):
@@ -124,17 +124,17 @@ def test_what_the_grammar_allows_is_read_as_valid_calls(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_free_text_may_hold_calls_and_these_are_valid(name: str) -> None:
-    asked = CallGrammar(BY_NAME[name], list(TOOLS.values()), required=False)
+    requested = CallGrammar(BY_NAME[name], list(TOOLS.values()), required=False)
     for seed in range(2):
-        text = walk(asked, special_of(name), seed)
+        text = walk(requested, special_of(name), seed)
         for call in tool_calls_of(parsed(ReplyFormat(BY_NAME[name], TOOLS), text or "")):
             jsonschema.validate(json.loads(call.arguments), TOOLS[call.name].parameters)
 
 
-def accepts(asked: CallGrammar, text: str) -> bool:
+def accepts(requested: CallGrammar, text: str) -> bool:
     tokenizer = Bytes(())
     index = llguidance.LLTokenizer(tokenizer, eos_token=[EOS])
-    source = LarkText(asked, tokenizer.split).text()
+    source = LarkText(requested, tokenizer.split).text()
     matcher = llguidance.LLMatcher(index, llguidance.LLMatcher.grammar_from_lark(source))
     return all(matcher.consume_token(token) for token in text.encode()) and matcher.is_accepting()
 
@@ -243,9 +243,9 @@ def test_texts_without_quotes_follow_their_schemas(name: str, schema: Any) -> No
     ],
 )
 def test_what_a_text_without_quotes_may_be(schema: Any, good: str, bad: str | None) -> None:
-    asked = {"type": "object", "properties": {"v": {"type": "string", **schema}}, "required": ["v"]}
+    requested = {"type": "object", "properties": {"v": {"type": "string", **schema}}, "required": ["v"]}
     call = "<tool_call>\n<function=f>\n<parameter=v>\n{}\n</parameter>\n</function>\n</tool_call>"
-    grammar = CallGrammar(BY_NAME["qwen3_coder"], [Tool("f", parameters=asked)])
+    grammar = CallGrammar(BY_NAME["qwen3_coder"], [Tool("f", parameters=requested)])
     assert accepts(grammar, call.format(good)) and (bad is None or not accepts(grammar, call.format(bad)))
 
 
@@ -288,8 +288,8 @@ def test_schemas_that_llguidance_refuses_are_loosened_unless_strict(name: str, s
 
 def test_of_a_loosened_tool_the_rest_is_enforced() -> None:
     whole = {"type": "object", "properties": {"a": REFUSED["oneOf"], "ok": {"type": "integer"}}, "required": ["ok"]}
-    asked = CallGrammar(BY_NAME["hermes"], [Tool("f", parameters=whole)])
-    lark = LarkText(asked, Bytes(()).split, Trials({}, 0, LIMITS).problem).text()
+    requested = CallGrammar(BY_NAME["hermes"], [Tool("f", parameters=whole)])
+    lark = LarkText(requested, Bytes(()).split, Trials({}, 0, LIMITS).problem).text()
     call = '<tool_call>\n{{"name": "f", "arguments": {}}}\n</tool_call>'
     matcher = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), llguidance.LLMatcher.grammar_from_lark(lark))
     taken = [
@@ -303,11 +303,11 @@ def test_of_a_loosened_tool_the_rest_is_enforced() -> None:
 def test_an_argument_may_refer_to_definitions_of_any_name_but_not_to_the_whole() -> None:
     whole = {"type": "object", "properties": {"a": {"$ref": "#/models/n"}}, "models": {"n": {"type": "integer"}}}
     call = "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>"
-    asked = CallGrammar(BY_NAME["qwen3_coder"], [Tool("f", "", whole, strict=True)])
-    assert accepts(asked, call.format("1")) and not accepts(asked, call.format("true"))
+    requested = CallGrammar(BY_NAME["qwen3_coder"], [Tool("f", "", whole, strict=True)])
+    assert accepts(requested, call.format("1")) and not accepts(requested, call.format("true"))
     whole["models"]["n"] = {"type": "object", "properties": {"next": {"$ref": "#"}}}  # type: ignore[index]
     with pytest.raises(GrammarError, match=r"at #/properties/a refers to itself as a whole"):
-        LarkText(asked, Bytes(()).split).text()
+        LarkText(requested, Bytes(()).split).text()
 
 
 def test_a_required_that_is_no_list() -> None:

@@ -46,8 +46,8 @@ def compiler() -> GrammarCompiler:
 
 
 def hot(grammar: Grammar | None = None, seed: int = 1, **options: object) -> SamplingParams:
-    asked = {"temperature": 1.0, "seed": seed, "max_tokens": 60, "grammar": grammar, **options}
-    return SamplingParams(**asked)  # type: ignore[arg-type]
+    requested = {"temperature": 1.0, "seed": seed, "max_tokens": 60, "grammar": grammar, **options}
+    return SamplingParams(**requested)  # type: ignore[arg-type]
 
 
 def submit(eng: Engine, params: SamplingParams, prompt: str = "Once upon a time") -> Sequence:

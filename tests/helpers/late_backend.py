@@ -179,9 +179,9 @@ class LateFetched:
 class LateSampled:
     """Samples that are taken when their step has run."""
 
-    def __init__(self, late: LateBackend, logits: Any, rows: SampleRows, on_host: list[int]):
+    def __init__(self, late: LateBackend, logits: Any, rows: SampleRows, host_bound: list[int]):
         self._late, self._logits, self._rows = late, logits, rows
-        self._on_host = on_host
+        self._on_host = host_bound
         self._result: SampledTokens | None = None
         late.enqueue(self._run)
 

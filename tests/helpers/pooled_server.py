@@ -83,12 +83,12 @@ class PooledServer:
 def pooled(budget: int | None = 2000, sizes: dict[str, int] | None = None, **settings: Any) -> Iterator[PooledServer]:
     memory: list[ScriptedEngine] = []
     loaders = {name: ScriptedLoader(name, memory, size) for name, size in (sizes or dict.fromkeys("abc", 1000)).items()}
-    asked = Settings(port=0, log_interval_s=0, models_budget_bytes=budget, **settings)
+    requested = Settings(port=0, log_interval_s=0, models_budget_bytes=budget, **settings)
 
     def models() -> list[ServedModel]:
         return [ServedModel((name,), loader=loader) for name, loader in loaders.items()]
 
-    with serving(settings=asked, load=models) as server:
+    with serving(settings=requested, load=models) as server:
         made = PooledServer(server, loaders, memory)
         until(lambda: made.client.get("/ready").status_code == 200)
         yield made

@@ -284,8 +284,8 @@ def serving(
     """A server on a free port, on a thread with an event loop of its own."""
     models = [ServedModel((engine.name,), engine) for engine in engines]
     ready = threading.Event()
-    asked, loads = settings or Settings(port=0, log_interval_s=0), load or (lambda: models)
-    running = HttpServer(asked, loads, lambda *_: ready.set(), make_model)
+    requested, loads = settings or Settings(port=0, log_interval_s=0), load or (lambda: models)
+    running = HttpServer(requested, loads, lambda *_: ready.set(), make_model)
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def main() -> None:

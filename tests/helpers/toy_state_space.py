@@ -66,8 +66,10 @@ def toy(be: ToyBackend, hybrid: bool = False) -> Loaded:
     def layer(i: int) -> DecoderLayer:
         at = w.at(f"model.layers.{i}")
         attends = hybrid and i % 2 == 1
-        mix = Attention(cfg, i, at.at("self_attn")) if attends else DecayingSum(cfg, i, at.at("state"))
-        return DecoderLayer(mix, GatedMLP(cfg, at.at("mlp")), at.pick("input_layernorm", "post_attention_layernorm"))
+        attention = Attention(cfg, i, at.at("self_attn")) if attends else DecayingSum(cfg, i, at.at("state"))
+        return DecoderLayer(
+            attention, GatedMLP(cfg, at.at("mlp")), at.pick("input_layernorm", "post_attention_layernorm")
+        )
 
     return Loaded(Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)]), cfg, [], w.counts.total_bytes)
 

@@ -215,12 +215,12 @@ def test_all_names_can_be_allowed() -> None:
 
 
 def test_a_prompt_is_scored_once_for_all_its_choices(server: HttpServer) -> None:
-    asked = {"prompt": ["ab", "cd"], "n": 3, "prompt_logprobs": 1, "max_tokens": 1}
-    choices = httpx.post(server.address + TEXT, json=asked).json()["choices"]
+    requested = {"prompt": ["ab", "cd"], "n": 3, "prompt_logprobs": 1, "max_tokens": 1}
+    choices = httpx.post(server.address + TEXT, json=requested).json()["choices"]
     assert ["prompt_logprobs" in each for each in choices] == [True, False, False] * 2
     messages = [{"role": "user", "content": "x"}]
-    asked = {"messages": messages, "n": 3, "prompt_logprobs": 1, "max_tokens": 1}
-    reply = httpx.post(server.address + CHAT, json=asked).json()
+    requested = {"messages": messages, "n": 3, "prompt_logprobs": 1, "max_tokens": 1}
+    reply = httpx.post(server.address + CHAT, json=requested).json()
     assert "prompt_logprobs" in reply and not any("prompt_logprobs" in each for each in reply["choices"])
 
 
@@ -265,10 +265,10 @@ def test_large_responses_are_not_made_on_the_loop(server: HttpServer, monkeypatc
 
     for module, name in ((formatters, "joined"), (formatters, "prompt_logprobs"), (embeddings, "written")):
         monkeypatch.setattr(module, name, noting(getattr(module, name)))
-    asked = {"prompt": [97] * 300, "max_tokens": 1}
+    requested = {"prompt": [97] * 300, "max_tokens": 1}
     for more in ({"echo": True, "logprobs": 20, "n": 2}, {"echo": True, "logprobs": 20, "n": 2, "stream": True}):
-        assert httpx.post(server.address + TEXT, json=asked | more).status_code == 200
-    assert httpx.post(server.address + TEXT, json=asked | {"prompt_logprobs": 3}).status_code == 200
+        assert httpx.post(server.address + TEXT, json=requested | more).status_code == 200
+    assert httpx.post(server.address + TEXT, json=requested | {"prompt_logprobs": 3}).status_code == 200
     assert httpx.post(server.address + "/v1/embeddings", json={"input": ["x"] * 100}).status_code == 200
     assert len(threads) >= 6 and all(name.startswith("tahr-text") for name in threads)
 
@@ -292,9 +292,9 @@ def test_long_texts_hold_up_no_short_ones(monkeypatch: pytest.MonkeyPatch) -> No
         try:
             assert begun.wait(15)
             time.sleep(0.2)
-            asked = {"prompt": "x" * 4000, "max_tokens": 1, "logprobs": 5}
+            requested = {"prompt": "x" * 4000, "max_tokens": 1, "logprobs": 5}
             for more in ({}, {"stream": True}):
-                assert httpx.post(server.address + TEXT, json=asked | more, timeout=15).status_code == 200
+                assert httpx.post(server.address + TEXT, json=requested | more, timeout=15).status_code == 200
         finally:
             freed.set()
         assert [each.result().status_code for each in longs] == [200] * len(sizes)
@@ -414,8 +414,8 @@ def test_a_mistake_of_the_client_is_no_fault_of_the_server(
 
 
 def test_prompts_of_both_kinds_can_be_echoed(server: HttpServer) -> None:
-    asked = {"prompt": ["ab", [99, 100], "e"], "echo": True, "max_tokens": 1}
-    made = httpx.post(server.address + TEXT, json=asked).json()["choices"]
+    requested = {"prompt": ["ab", [99, 100], "e"], "echo": True, "max_tokens": 1}
+    made = httpx.post(server.address + TEXT, json=requested).json()["choices"]
     assert [each["text"] for each in made] == ["abY", "cdY", "eY"]
 
 
@@ -430,9 +430,9 @@ def test_keys_do_not_share_a_prefix_cache(shared: bool) -> None:
         for path, body in ((TEXT, {"prompt": "x"}), (CHAT, {"messages": [{"role": "user", "content": "x"}]})):
             for key in ("first", "second", "first"):
                 for salt in ("", "mine"):
-                    asked = {**body, "max_tokens": 1} | ({"cache_salt": salt} if salt else {})
+                    requested = {**body, "max_tokens": 1} | ({"cache_salt": salt} if salt else {})
                     headers = {"authorization": f"Bearer {key}"}
-                    assert httpx.post(server.address + path, json=asked, headers=headers).status_code == 200
+                    assert httpx.post(server.address + path, json=requested, headers=headers).status_code == 200
     salts = [each.params.cache_salt for each in engine.seen[-12:]]
     assert len(set(salts)) == (2 if shared else 4)
     assert salts[:2] == salts[4:6] == salts[6:8] == salts[10:]
@@ -464,8 +464,8 @@ def test_an_observer_that_breaks_breaks_no_request(caplog: pytest.LogCaptureFixt
     with serving(ScriptedEngine(), settings=settings()) as server:
         server.state.observers = Observers([Broken(), server.state.metrics])
         for stream in (False, True, True):
-            asked = {"prompt": "x", "max_tokens": 5, "stream": stream}
-            assert httpx.post(server.address + TEXT, json=asked).status_code == 200
+            requested = {"prompt": "x", "max_tokens": 5, "stream": stream}
+            assert httpx.post(server.address + TEXT, json=requested).status_code == 200
         assert 'tahr_generation_tokens_total{model_name="scripted"} 15' in httpx.get(server.address + "/metrics").text
     assert caplog.text.count("requests go on without it") == 3, "said once for each hook"
 

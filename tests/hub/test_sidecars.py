@@ -43,11 +43,11 @@ def test_a_tokenizer_beside_serves_where_the_gguf_has_none_we_know(
     def unknown(metadata: object) -> Tokenizer:
         raise TokenizerError("The GGUF names a pre-tokenizer nobody knows.")
 
-    asked: list[Path] = []
+    requested: list[Path] = []
     monkeypatch.setattr(builder.Tokenizer, "from_gguf", unknown)
-    monkeypatch.setattr(builder.Tokenizer, "from_dir", lambda path: asked.append(path) or own)
+    monkeypatch.setattr(builder.Tokenizer, "from_dir", lambda path: requested.append(path) or own)
     assert LLM("org/s-GGUF", config=SMALL).tokenizer is own
-    assert (asked[0] / "tokenizer.json").read_bytes() == b"{}"
+    assert (requested[0] / "tokenizer.json").read_bytes() == b"{}"
 
 
 def test_layers_of_an_ollama_model_are_used(registry: Registry, stories: Path) -> None:

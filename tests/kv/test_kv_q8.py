@@ -11,7 +11,7 @@ from model_cases import CASES, make_weights
 from model_files import write_hf
 from op_steps import PAGE, full_store, step_of
 from tahr.backends.api import AttentionSpec, Backend, KVShape, KVStore, LayerMemory, Rope, RopeStyle, Rotation
-from tahr.backends.reference import backend as reference
+from tahr.backends.reference import attention, kv_rows
 from tahr.config import EngineConfig
 from tahr.errors import ConfigError
 from tahr.library.feeder import Feeder, LastRow
@@ -60,10 +60,10 @@ def hadamard(rows: np.ndarray) -> np.ndarray:
 
 def test_the_reference_rotates_by_the_hadamard_matrix() -> None:
     rows = np.random.default_rng(5).standard_normal((3, 64)).astype(np.float32)
-    np.testing.assert_allclose(reference.hadamard(rows[:, None])[:, 0], hadamard(rows), atol=1e-6)
+    np.testing.assert_allclose(kv_rows.hadamard(rows[:, None])[:, 0], hadamard(rows), atol=1e-6)
     wide = np.random.default_rng(6).standard_normal((2, 1, 96)).astype(np.float32)  # three times 32
-    np.testing.assert_allclose(reference.hadamard(reference.hadamard(wide)), wide, atol=1e-6)
-    assert np.count_nonzero(reference.hadamard(np.eye(1, 96, dtype=np.float32)[None])) == 32
+    np.testing.assert_allclose(kv_rows.hadamard(kv_rows.hadamard(wide)), wide, atol=1e-6)
+    assert np.count_nonzero(kv_rows.hadamard(np.eye(1, 96, dtype=np.float32)[None])) == 32
 
 
 @pytest.mark.parametrize("name", WITH_Q8)
@@ -145,7 +145,7 @@ def test_what_all_keys_have_in_common_costs_them_no_precision(name: str) -> None
 def test_the_mean_of_a_bias_after_rope(style: RopeStyle) -> None:
     bias = np.random.default_rng(9).standard_normal((2, 64)).astype(np.float32)
     angle = np.arange(100, dtype=np.float32)[:, None] * RopeConfig(1e4, 48).frequencies()[0]
-    turned = reference.rope(np.repeat(bias[None], 100, axis=0), np.hstack([np.cos(angle), np.sin(angle)]), style)
+    turned = attention.rope(np.repeat(bias[None], 100, axis=0), np.hstack([np.cos(angle), np.sin(angle)]), style)
     found = mean_rotated(bias, RopeConfig(1e4, 48), style, 100)
     np.testing.assert_allclose(found, turned.mean(axis=0), atol=1e-5)
 

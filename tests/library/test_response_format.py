@@ -74,8 +74,12 @@ def test_a_dataclass_comes_back(llm: LLM) -> None:
 
 def test_a_schema_comes_back_as_plain_values(llm: LLM) -> None:
     schema = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2}
-    for asked in (schema, {"type": "json_schema", "json_schema": {"schema": schema}}, Grammar("json_schema", schema)):
-        assert set(llm.generate("Once", HOT, response_format=asked).parsed) <= {1, 2}
+    for requested in (
+        schema,
+        {"type": "json_schema", "json_schema": {"schema": schema}},
+        Grammar("json_schema", schema),
+    ):
+        assert set(llm.generate("Once", HOT, response_format=requested).parsed) <= {1, 2}
     assert llm.generate("Once", HOT, response_format=Grammar("choice", ["a", "b"])).parsed in ("a", "b")
 
 
@@ -106,10 +110,10 @@ def test_streams_and_async_code_have_it_too(llm: LLM, stories: Path) -> None:
     assert asyncio.run(ask()).parsed == last.completion.parsed
 
 
-@pytest.mark.parametrize("asked", ["json", int, Animal(legs=2, is_big=True, sound="moo"), {"type": "json_schema"}])
-def test_what_is_no_format_is_refused(llm: LLM, asked: Any) -> None:
+@pytest.mark.parametrize("requested", ["json", int, Animal(legs=2, is_big=True, sound="moo"), {"type": "json_schema"}])
+def test_what_is_no_format_is_refused(llm: LLM, requested: Any) -> None:
     with pytest.raises(ConfigError):
-        llm.generate("Once", HOT, response_format=asked)
+        llm.generate("Once", HOT, response_format=requested)
 
 
 def test_two_grammars_are_one_too_many(llm: LLM) -> None:

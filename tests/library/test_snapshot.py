@@ -282,11 +282,11 @@ def test_a_file_that_is_gone_is_fetched_again(stories: Path, tmp_path: Path, mon
     engine.prefill([5, 6, 7])
     data, expected = engine.snapshot(), next_logits(engine)
     first.unlink()
-    resolve, asked = hub.resolve, list[str]()
+    resolve, requested = hub.resolve, list[str]()
 
     def fetch(text: str, **options: Any) -> hub.ModelFiles:
         if text == "someone/stories":
-            asked.append(text)
+            requested.append(text)
             return resolve(str(again))
         return resolve(text, **options)
 
@@ -294,4 +294,4 @@ def test_a_file_that_is_gone_is_fetched_again(stories: Path, tmp_path: Path, mon
         InferenceEngine.resume(data)
     monkeypatch.setattr(hub, "resolve", fetch)
     np.testing.assert_array_equal(next_logits(InferenceEngine.resume(data, download=True)), expected)
-    assert asked == ["someone/stories"]
+    assert requested == ["someone/stories"]

@@ -16,7 +16,7 @@ from tahr.config import EngineConfig
 from tahr.engine.speculation.draft_model import DraftModelProposer
 from tahr.engine.speculation.ngram import NgramProposer
 from tahr.errors import ConfigError, ModelNotFound, TokenizerError
-from tahr.loading.speculation import Draft, check_room, draft_windows
+from tahr.loading.speculation import Draft, check_context, draft_windows
 
 TEXT = "Once upon a time there was a little girl. Once upon a time there was"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
@@ -137,10 +137,10 @@ def test_a_draft_that_lacks_rows_of_its_vocabulary(stories: Path, tmp_path: Path
 def test_a_smaller_context_and_a_state(stories: Path) -> None:
     draft = Draft("small", loaded(stories)[0].decoder)
     with pytest.raises(ConfigError, match="small was trained for 512 tokens, but the context has 8192"):
-        check_room(draft, 8192, has_states=False)
+        check_context(draft, 8192, has_states=False)
     with pytest.raises(ConfigError, match="keeps a state"):
-        check_room(None, 64, has_states=True)
-    check_room(draft, 512, has_states=False)
+        check_context(None, 64, has_states=True)
+    check_context(draft, 512, has_states=False)
 
 
 def test_a_draft_that_looks_further_back_than_the_model() -> None:
@@ -151,8 +151,17 @@ def test_a_draft_that_looks_further_back_than_the_model() -> None:
 
 
 def test_options_of_the_command_line(capsys: pytest.CaptureFixture[str], stories: Path) -> None:
-    asked = ["serve", str(stories), "--spec-draft", "x", "--spec-tokens", "3", "--spec-off", "--effective-config-json"]
-    assert main(asked) == 0
+    requested = [
+        "serve",
+        str(stories),
+        "--spec-draft",
+        "x",
+        "--spec-tokens",
+        "3",
+        "--spec-off",
+        "--effective-config-json",
+    ]
+    assert main(requested) == 0
     told = capsys.readouterr().out
     for line in ('"engine.spec_draft"', '"engine.spec_tokens"', '"engine.spec_off"'):
         assert line in told

@@ -154,10 +154,10 @@ def layer_by_layer(decoder: Decoder, be: Backend, step: StepInputs, kv: KVStore)
     decoder.prepare(run, rows)
     stream = ResidualStream(be, rows, decoder.config.residual_scale)
     for layer in decoder.layers:
-        layer.mix(run, stream)
+        layer.attention(run, stream)
         if layer is decoder.layers[-1]:
             stream.gather_rows(step)
-        layer.transform(run, stream)
+        layer.mlp(run, stream)
     return stream.normed(decoder.norm)
 
 

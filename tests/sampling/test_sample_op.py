@@ -128,9 +128,9 @@ def test_logprobs_are_those_of_numpy(name: str, kind: Callable[[Random, int, int
     random = np.random.default_rng(1)
     logits = kind(random, 8, 5000)
     counts = (0, 1, 5, 20, 100, 0, 3, 900)
-    asked = [SampleRequest(SamplingState(SamplingParams(temperature=0, logprobs=n)), [], 0) for n in counts]
+    requested = [SampleRequest(SamplingState(SamplingParams(temperature=0, logprobs=n)), [], 0) for n in counts]
     logits[5, 4] = np.nan
-    for one, other in zip(sample(name, asked, logits), sample("reference", asked, logits), strict=True):
+    for one, other in zip(sample(name, requested, logits), sample("reference", requested, logits), strict=True):
         assert type(one) is type(other)
         if isinstance(one, SampledToken) and isinstance(other, SampledToken):
             assert one.token == other.token and one.logprob == pytest.approx(other.logprob, abs=1e-5)
@@ -178,11 +178,11 @@ MIXED: list[dict[str, Any]] = [
 
 def mixed_rows(n_vocab: int, source: list[int], masked: bool = True) -> SampleRows:
     """Samples of every kind; every second one also has a mask that allows about half of the tokens."""
-    asked = [
+    requested = [
         SampleRequest(SamplingState(SamplingParams(seed=i, **MIXED[i % len(MIXED)])), list(range(30)), 10)
         for i in range(len(source))
     ]
-    rows = SampleBatch(asked, source, n_vocab).next_rows(None)
+    rows = SampleBatch(requested, source, n_vocab).next_rows(None)
     words = np.random.default_rng(9).integers(0, 2**32, (len(source), -(-n_vocab // 32)), np.uint32)
     return replace(rows, mask=words, masked=np.arange(len(source)) % 2 == 1) if masked else rows
 
@@ -259,7 +259,7 @@ def test_choices_too_wide_for_a_list(name: str, top_k: int) -> None:
     random = np.random.default_rng(top_k)
     logits = np.round(random.standard_normal((6, n_vocab)).astype(np.float32) * 3) / 4
     options = {"temperature": 2.0, "top_k": top_k, "top_p": 0.97}
-    asked = [SampleRequest(SamplingState(SamplingParams(seed=i, **options)), [1], 1) for i in range(6)]
-    rows = SampleBatch(asked, list(range(6)), n_vocab).next_rows(None)
+    requested = [SampleRequest(SamplingState(SamplingParams(seed=i, **options)), [1], 1) for i in range(6)]
+    rows = SampleBatch(requested, list(range(6)), n_vocab).next_rows(None)
     found, wanted = taken(name, logits, rows).tokens, taken("reference", logits, rows).tokens
     assert np.count_nonzero(found != wanted) <= 1, (found, wanted)

@@ -49,8 +49,8 @@ def logprobs_of(row: Logits, token: int, n_top: int) -> SampledToken | TahrError
     return found
 
 
-def rows_of(asked: SampleRequest, n_vocab: int) -> SampleRows:
-    return SampleBatch([asked], [0], n_vocab).next_rows(None)
+def rows_of(requested: SampleRequest, n_vocab: int) -> SampleRows:
+    return SampleBatch([requested], [0], n_vocab).next_rows(None)
 
 
 def request(tokens: ListOf[int] = (), n_prompt: int = 0, **options: Any) -> SampleRequest:
@@ -62,22 +62,22 @@ def picked(answer: SampledToken | TahrError) -> int:
     return answer.token
 
 
-def sample_one(asked: SampleRequest, logits: Logits = LOGITS) -> int:
-    return picked(sample([asked], logits[None])[0])
+def sample_one(requested: SampleRequest, logits: Logits = LOGITS) -> int:
+    return picked(sample([requested], logits[None])[0])
 
 
 def tokens_of(n: int, logits: Logits = LOGITS, **options: Any) -> list[int]:
     """What one request picks in n steps that all see the same logits."""
-    asked = request(**options)
+    requested = request(**options)
     for _ in range(n):
-        asked.tokens.append(sample_one(asked, logits))  # type: ignore[attr-defined]
-    return list(asked.tokens)
+        requested.tokens.append(sample_one(requested, logits))  # type: ignore[attr-defined]
+    return list(requested.tokens)
 
 
 def left(logits: Logits = LOGITS, tokens: ListOf[int] = (), n_prompt: int = 0, **options: Any) -> dict[int, float]:
     """The tokens that survive the chain, best first, with their probabilities."""
-    asked = request(tokens, n_prompt, **options)
-    rows = rows_of(asked, len(logits))
+    requested = request(tokens, n_prompt, **options)
+    rows = rows_of(requested, len(logits))
     chain = chain_of(rows.params[0])
     (part,) = numpy_sampler.parts(logits[None], rows)
     s = numpy_sampler.joined([numpy_sampler.candidates_of(*part, facts_of(chain), 256)], rows)
@@ -160,15 +160,15 @@ def test_eta_lets_more_in_where_entropy_is_high() -> None:
 
 def test_mirostat_cuts_by_surprise_and_learns() -> None:
     assert list(left(mirostat=2, mirostat_tau=1.0, top_k=1)) == [1, 3]  # mu 2 bits: 0.25; top_k is out of play
-    asked = request(mirostat=2, mirostat_tau=1.0, seed=0)
-    probability = {1: 4 / 7, 3: 3 / 7}[sample_one(asked)]
-    assert asked.sampling.mu == pytest.approx(2 - 0.1 * (-math.log2(probability) - 1))
+    requested = request(mirostat=2, mirostat_tau=1.0, seed=0)
+    probability = {1: 4 / 7, 3: 3 / 7}[sample_one(requested)]
+    assert requested.sampling.mu == pytest.approx(2 - 0.1 * (-math.log2(probability) - 1))
 
 
 def test_mirostat_always_keeps_the_best() -> None:
-    asked = request(mirostat=2)
-    asked.sampling.mu = -5000.0
-    assert sample_one(asked) == 1
+    requested = request(mirostat=2)
+    requested.sampling.mu = -5000.0
+    assert sample_one(requested) == 1
 
 
 def test_stages_run_in_their_order() -> None:
@@ -190,8 +190,8 @@ def test_ties_go_to_the_lower_index() -> None:
 
 
 def edited(logits: ListOf[float], tokens: ListOf[int] = (), n_prompt: int = 0, **options: Any) -> list[float]:
-    asked = request(tokens, n_prompt, **options)
-    ((_, held),) = numpy_sampler.parts(np.array([logits], np.float32), rows_of(asked, len(logits)))
+    requested = request(tokens, n_prompt, **options)
+    ((_, held),) = numpy_sampler.parts(np.array([logits], np.float32), rows_of(requested, len(logits)))
     return [round(float(x), 4) for x in held.logits[0]]
 
 
@@ -268,14 +268,14 @@ def test_edits_follow_a_text_that_grows_and_goes_back() -> None:
         "logit_bias": {1: 2.0, 3: 1.5}, "banned_tokens": (2,),
     }  # fmt: skip
     for more in ({}, {"repeat_last_n": -1}, {"allowed_tokens": (0, 1, 3, 4)}):
-        asked = request([1, 2, 3, 4], 4, **{**options, **more})
-        tokens: list[int] = asked.tokens  # type: ignore[assignment]
+        requested = request([1, 2, 3, 4], 4, **{**options, **more})
+        tokens: list[int] = requested.tokens  # type: ignore[assignment]
         for _ in range(60):
             if random.random() < 0.1:
                 del tokens[max(4, len(tokens) - 3) :]
             tokens.extend(random.integers(0, 6, int(random.integers(0, 3))).tolist())
             fresh = request(tokens, 4, **{**options, **more})
-            np.testing.assert_array_equal(as_dense(asked.edits()), as_dense(fresh.edits()))
+            np.testing.assert_array_equal(as_dense(requested.edits()), as_dense(fresh.edits()))
 
 
 def as_dense(table: EditTable) -> NDArray[np.float32]:
@@ -299,8 +299,8 @@ OFF: dict[str, Any] = {
 @pytest.mark.parametrize("parameter", OFF)
 def test_off_is_the_same_as_without(parameter: str) -> None:
     logits = np.random.default_rng(3).standard_normal(200).astype(np.float32)
-    asked, plain = request(seed=4, **{parameter: OFF[parameter]}), request(seed=4)
-    assert asked.sampling.row == plain.sampling.row and not asked.sampling.processors
+    requested, plain = request(seed=4, **{parameter: OFF[parameter]}), request(seed=4)
+    assert requested.sampling.row == plain.sampling.row and not requested.sampling.processors
     assert tokens_of(40, logits, seed=4, **{parameter: OFF[parameter]}) == tokens_of(40, logits, seed=4)
 
 
@@ -348,11 +348,11 @@ def test_neighbours_change_nothing(n_vocab: int) -> None:
         logits = model_like(random, len(options), n_vocab)
         before = logits.copy()
         together = [picked(answer) for answer in sample(crowd, logits)]
-        assert together == [sample_one(asked, row) for asked, row in zip(alone, logits, strict=True)]
+        assert together == [sample_one(requested, row) for requested, row in zip(alone, logits, strict=True)]
         np.testing.assert_array_equal(logits, before, "the engine's logits must stay as they are")
-        for asked, token in zip([*crowd, *alone], together * 2, strict=True):
-            asked.tokens.append(token)  # type: ignore[attr-defined]
-    assert [asked.sampling.mu for asked in crowd] == [asked.sampling.mu for asked in alone]
+        for requested, token in zip([*crowd, *alone], together * 2, strict=True):
+            requested.tokens.append(token)  # type: ignore[attr-defined]
+    assert [requested.sampling.mu for requested in crowd] == [requested.sampling.mu for requested in alone]
 
 
 def test_whole_row_facts_do_not_depend_on_neighbours() -> None:

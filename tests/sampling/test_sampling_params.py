@@ -125,12 +125,12 @@ def test_each_setting_alone_fills_in_for_requests_that_do_not_ask(name: str) -> 
 @pytest.mark.parametrize("name", [name for name in VALUES if getattr(SamplingParams(), name) is not None])
 def test_a_default_value_that_is_asked_for_is_kept(name: str) -> None:
     default = getattr(SamplingParams(), name)
-    asked = SamplingParams.of({name: default})
-    assert asked != SamplingParams()  # a cache must not mix them up
-    assert getattr(precedence(asked, SamplingParams(**{name: VALUES[name]})), name) == default
-    assert getattr(replace(precedence(asked), temperature=0.1).over(SamplingParams(**{name: VALUES[name]})), name) == (
-        default
-    )
+    requested = SamplingParams.of({name: default})
+    assert requested != SamplingParams()  # a cache must not mix them up
+    assert getattr(precedence(requested, SamplingParams(**{name: VALUES[name]})), name) == default
+    assert getattr(
+        replace(precedence(requested), temperature=0.1).over(SamplingParams(**{name: VALUES[name]})), name
+    ) == (default)
 
 
 def test_every_setting_has_a_value_to_try() -> None:

@@ -32,8 +32,8 @@ def dumping(folder: Path, **more: Any) -> Iterator[httpx.Client]:
 
 
 def ask(client: httpx.Client, **body: Any) -> dict[str, Any]:
-    asked = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 9, **body}
-    return client.post("/v1/chat/completions", json=asked).json()  # type: ignore[no-any-return]
+    requested = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 9, **body}
+    return client.post("/v1/chat/completions", json=requested).json()  # type: ignore[no-any-return]
 
 
 def test_a_bundle_tells_what_happened_but_not_what_was_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,8 +87,8 @@ def test_with_texts_it_can_be_sent_again(
 ) -> None:
     monkeypatch.setenv("TAHR_API_KEY", KEY)
     with dumping(tmp_path, request_dump_texts=True) as client:
-        asked = {"prompt": "x", "n": 2, "max_tokens": 9, "stream": True, "echo": True}
-        with client.stream("POST", "/v1/completions", json=asked) as stream:
+        requested = {"prompt": "x", "n": 2, "max_tokens": 9, "stream": True, "echo": True}
+        with client.stream("POST", "/v1/completions", json=requested) as stream:
             list(stream.iter_lines())
         while not list(tmp_path.rglob("manifest.json")):
             time.sleep(0.01)
@@ -221,9 +221,9 @@ def test_the_key_goes_to_the_address_the_user_gave_and_to_known_routes(
         assert main(["replay-bundle", str(folder), "--url", "http://127.0.0.1"]) == 3
         assert "names the route" in capsys.readouterr().err
         moved = f"HTTP/1.1 302 Found\r\nlocation: http://{thief}/v1/completions\r\ncontent-length: 0\r\n\r\n"
-        with listener(moved.encode()) as (asked, received):
+        with listener(moved.encode()) as (requested, received):
             folder = with_texts(tmp_path / "redirect", "/v1/completions")
-            assert main(["replay-bundle", str(folder), "--url", f"http://{asked}"]) == 5
+            assert main(["replay-bundle", str(folder), "--url", f"http://{requested}"]) == 5
         assert KEY.encode() in received[0] and not stolen
 
 

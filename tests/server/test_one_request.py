@@ -217,8 +217,8 @@ def test_resolving_fills_in_what_was_left_open() -> None:
     """Values that were asked for stay, also where they are the default of the type; lengths fit the context."""
     engine = ScriptedEngine(context_size=64)
     facts = RequestFacts.of(engine, replace(engine.sampling_defaults, min_p=0.25, stop=("x",)))
-    asked = SamplingParams.of({"min_p": 0.0, "temperature": 1.0, "stop": ()})
-    made = resolve(GenerationRequest("Hello", asked, cuts_length=True, salt="a"), facts)
+    requested = SamplingParams.of({"min_p": 0.0, "temperature": 1.0, "stop": ()})
+    made = resolve(GenerationRequest("Hello", requested, cuts_length=True, salt="a"), facts)
     assert (made.params.min_p, made.params.temperature, made.params.stop) == (0.0, 1.0, ())
     assert made.params.max_tokens == 64 - len(made.tokens)
     assert (made.params.cache_salt, made.params.top_k) == ("a/", facts.defaults.top_k)

@@ -100,8 +100,8 @@ def test_what_is_no_key(locked: HttpServer, value: str) -> None:
 
 
 def test_a_browser_can_ask_for_the_key(locked: HttpServer) -> None:
-    asked = httpx.get(locked.address + "/")
-    assert asked.headers["www-authenticate"].startswith("Basic")
+    requested = httpx.get(locked.address + "/")
+    assert requested.headers["www-authenticate"].startswith("Basic")
     coded = base64.b64encode(b"anyone:first-key").decode()
     assert httpx.get(locked.address + "/", headers={"authorization": f"Basic {coded}"}).status_code == 200
     assert httpx.post(locked.address + CHAT, json=BODY).headers["www-authenticate"] == "Bearer"
@@ -242,8 +242,8 @@ def test_all_keys_share_an_allowance_too() -> None:
     with serving(ScriptedEngine(), settings=made) as running, httpx.Client(base_url=running.address) as client:
 
         def post(key: str) -> int:
-            asked = client.post("/tokenize", json={"prompt": "x"}, headers={"authorization": f"Bearer {key}"})
-            return asked.status_code
+            requested = client.post("/tokenize", json={"prompt": "x"}, headers={"authorization": f"Bearer {key}"})
+            return requested.status_code
 
         assert [post(key) for key in ("a-key", "a-key", "b-key", "b-key", "b-key")] == [200] * 4 + [429]
         assert client.get("/health").json()["admission"]["rejected_requests"] == 1
@@ -304,9 +304,9 @@ def test_allowed_origins() -> None:
     made = settings(cors_origins=("https://app.example",), api_keys=("key",))
     with serving(ScriptedEngine(), settings=made) as running:
         origin = {"origin": "https://app.example"}
-        asked = httpx.options(running.address + CHAT, headers={**origin, "access-control-request-headers": "x-y"})
-        assert asked.status_code == 204 and asked.headers["access-control-allow-headers"] == "x-y"
-        assert asked.headers["access-control-allow-origin"] == "https://app.example"
+        requested = httpx.options(running.address + CHAT, headers={**origin, "access-control-request-headers": "x-y"})
+        assert requested.status_code == 204 and requested.headers["access-control-allow-headers"] == "x-y"
+        assert requested.headers["access-control-allow-origin"] == "https://app.example"
         refused = httpx.post(running.address + CHAT, json=BODY, headers=origin)
         assert refused.status_code == 401 and refused.headers["access-control-allow-origin"] == "https://app.example"
         assert httpx.get(running.address + "/health", headers={"origin": "https://evil.example"}).status_code == 403

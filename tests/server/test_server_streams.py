@@ -279,9 +279,9 @@ def test_a_stream_to_a_client_that_sends_no_more_stays_whole(server: HttpServer)
 
 
 def test_a_client_that_sends_no_more_gets_all_its_replies(server: HttpServer) -> None:
-    asked = request_of(CHAT, chat("SLOW hello")) + b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n"
-    assert half_closed(server, asked + asked).count(b"HTTP/1.1 200 OK") == 4
-    assert half_closed(server, asked + asked[:50]) == b"", "its last request will never be whole"
+    requested = request_of(CHAT, chat("SLOW hello")) + b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    assert half_closed(server, requested + requested).count(b"HTTP/1.1 200 OK") == 4
+    assert half_closed(server, requested + requested[:50]) == b"", "its last request will never be whole"
 
 
 @pytest.mark.parametrize("n_behind", [0, 1])
@@ -315,8 +315,8 @@ def test_a_client_that_never_reads_frees_its_sequence() -> None:
 
 def test_a_client_that_reads_slowly_gets_all_of_it_in_order() -> None:
     engine = ScriptedEngine("x" * 1000, context_size=20_000)
-    asked = {"prompt": "x", "max_tokens": 5000, "ignore_eos": True}
-    body = json.dumps({**asked, "stream": True}).encode()
+    requested = {"prompt": "x", "max_tokens": 5000, "ignore_eos": True}
+    body = json.dumps({**requested, "stream": True}).encode()
     with serving(engine, settings=Settings(port=0, log_interval_s=0)) as running, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", int(running.address.rsplit(":", 1)[1])))
@@ -327,7 +327,7 @@ def test_a_client_that_reads_slowly_gets_all_of_it_in_order() -> None:
         response = HTTPResponse(connection)
         response.begin()
         made = events(response.read().decode())
-        whole = httpx.post(running.address + TEXT, json=asked).json()["choices"][0]["text"]
+        whole = httpx.post(running.address + TEXT, json=requested).json()["choices"][0]["text"]
     assert "".join(choice["text"] for event in made for choice in event["choices"]) == whole
 
 

@@ -85,9 +85,9 @@ def test_many_sessions_at_once_stay_apart() -> None:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(chat, range(16)))
         for number in range(16):
-            asked = talk.say("who?", f"s{number}")
-            assert asked.count(f"[user]I am {number}.") == 4
-            assert asked.count("[user]") == 5
+            requested = talk.say("who?", f"s{number}")
+            assert requested.count(f"[user]I am {number}.") == 4
+            assert requested.count("[user]") == 5
 
 
 def test_off_means_stateless() -> None:
@@ -118,9 +118,9 @@ def test_the_session_unheard_for_longest_is_evicted() -> None:
 def test_old_messages_are_dropped_to_the_budget() -> None:
     with talking(session_max_tokens=150) as talk:
         for number in range(9):
-            asked = talk.say(f"number {number}", "a")
+            requested = talk.say(f"number {number}", "a")
         assert talk.metric("tahr_session_cache_dropped_messages_total") > 0
-    history = asked.removesuffix("[user]number 8\n[assistant]")
+    history = requested.removesuffix("[user]number 8\n[assistant]")
     assert history.startswith("[user]number ") and "number 7" in history and "number 0" not in history
     assert len(history.replace("[user]", "").replace("[assistant]", "").replace("\n", "").encode()) <= 150
 
@@ -139,8 +139,8 @@ def test_instructions_stay_and_can_be_replaced() -> None:
         talk.say("", "a", messages=with_system("Be kind."))
         for _ in range(3):
             assert talk.say("more", "a").startswith("[system]Be kind.\n[user]")
-        asked = talk.say("", "a", messages=with_system("Be brief."))
-        assert asked.startswith("[system]Be brief.\n[user]") and "kind" not in asked
+        requested = talk.say("", "a", messages=with_system("Be brief."))
+        assert requested.startswith("[system]Be brief.\n[user]") and "kind" not in requested
 
 
 def test_a_turn_that_fails_is_not_remembered() -> None:
@@ -148,8 +148,8 @@ def test_a_turn_that_fails_is_not_remembered() -> None:
         talk.say("the word is plum", "a")
         assert talk.post("FAIL@3 fig", "a").status_code == 500
         assert "error" in talk.post("FAIL@3 fig", "a", stream=True).text
-        asked = talk.say("which word?", "a")
-    assert "plum" in asked and "fig" not in asked
+        requested = talk.say("which word?", "a")
+    assert "plum" in requested and "fig" not in requested
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,9 @@ RETIRED_PARTS = {
     "lent": "fallbacks",
     "tempering": "attention scaling",
     "tempered": "attention scaling",
+    "asked": "requested",
+    "room": "capacity, remaining",
+    "rooms": "capacity, remaining",
 }
 RETIRED_NAMES = {
     "Ask": "request",
@@ -49,6 +52,9 @@ RETIRED_NAMES = {
     "place_qkv": "rope_and_cache",
     "rope_angles": "cos_sin",
     "row_sampler": "sample",
+    "picks": "samples",
+    "is_parked": "swapped_out",
+    "on_host": "host_bound, host_rows",
 }
 # Ordinary words elsewhere, private ones in these rooms.
 RETIRED_IN_ROOMS: dict[tuple[str, ...], dict[str, str]] = {
@@ -59,6 +65,12 @@ RETIRED_IN_ROOMS: dict[tuple[str, ...], dict[str, str]] = {
     ("engine",): {"chance": "uniform", "quick": "native", "ways": "numpy"},
     ("server",): {"ask": "request", "front": "server state"},
     ("backends", "engine", "models"): {"spot": "position, slot", "angles": "cos and sin"},
+    ("models/decoder", "models/encoders", "models/families", "models/parts"): {
+        "half": "sublayer",
+        "halves": "sublayers",
+        "mix": "attention sublayer",
+        "transform": "mlp sublayer",
+    },
     ("kv",): {"knows": "lookup", "keep": "insert", "forget": "evict"},
 }
 # Modules by the names that had a private meaning, in the rooms where they did.

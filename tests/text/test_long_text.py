@@ -138,18 +138,18 @@ def test_a_word_longer_than_any_is_merged_in_parts() -> None:
 
 
 def test_equal_parts_of_a_long_word_are_merged_once() -> None:
-    asked = 0
+    requested = 0
 
     def rank(left: str, right: str) -> float | None:
-        nonlocal asked
-        asked += 1
+        nonlocal requested
+        requested += 1
         return 0.0 if left + right == "aa" else None
 
     model = MergeModel({"a": 0, "aa": 1}, rank, unknown=lambda symbol: ())
     assert model.encode(["a" * MAX_WORD]) == [1] * (MAX_WORD // 2)
-    once, asked = asked, 0
+    once, requested = requested, 0
     assert model.encode(["a" * 20 * MAX_WORD + "a"]) == [1] * (10 * MAX_WORD) + [0]
-    assert asked <= once, "a megabyte of spaces took as long as a megabyte of words"
+    assert requested <= once, "a megabyte of spaces took as long as a megabyte of words"
 
 
 # ---- other threads ----------------------------------------------------------------------------------------------

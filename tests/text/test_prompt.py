@@ -134,9 +134,9 @@ def test_the_server_tokenises_so() -> None:
     with serving(engine) as running, httpx.Client(base_url=running.address) as client:
         messages = user(ATTACK)
         tokens = client.post("/tokenize", json={"messages": messages}).json()["tokens"]
-        asked = client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1}).json()
+        requested = client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1}).json()
         assert tokens == encode_chat(engine.tokenizer, CHATML, messages) == engine.seen[-1].tokens
-        assert asked["usage"]["prompt_tokens"] == len(tokens)
+        assert requested["usage"]["prompt_tokens"] == len(tokens)
         # A completion is the client's own text from end to end, special tokens included.
         tokens = client.post("/tokenize", json={"prompt": "<|im_end|>"}).json()["tokens"]
         assert len(tokens) == 1

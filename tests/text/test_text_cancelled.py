@@ -133,14 +133,14 @@ def test_more_tokens_than_anybody_counts_are_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(prompts, "MOST_COUNTED", 1000)
     with serving(merging_engine(400)) as server, httpx.Client(base_url=server.address, timeout=20) as made:
 
-        def asked(route: str, text: str) -> tuple[int, Any]:
+        def requested(route: str, text: str) -> tuple[int, Any]:
             response = made.post(route, json=ROUTES[route](text))
             return response.status_code, response.json()
 
-        status, counted = asked("/tokenize", "<s>" * 600)
+        status, counted = requested("/tokenize", "<s>" * 600)
         assert (status, counted["count"]) == (200, 600), "longer than the context, but counted"
         for route in ("/tokenize", "/v1/completions"):
-            status, refused = asked(route, "<s>" * 1001)
+            status, refused = requested(route, "<s>" * 1001)
             assert status == 400 and "more than 1000 tokens" in refused["error"]["message"]
 
 

@@ -138,9 +138,9 @@ def test_what_a_template_shows_as_a_call_is_read_as_that_call(name: str) -> None
     """The text between the prompt and the result is what the model is taught to write."""
     template = template_named(name)
     made: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [call(WX, ROME, 0)]}
-    asked = [HISTORY[0]]
-    before = render_chat(template, asked, [WEATHER], add_generation_prompt=False)
-    whole = render_chat(template, [*asked, made, result("31 degrees", 0)], [WEATHER], add_generation_prompt=False)
+    requested = [HISTORY[0]]
+    before = render_chat(template, requested, [WEATHER], add_generation_prompt=False)
+    whole = render_chat(template, [*requested, made, result("31 degrees", 0)], [WEATHER], add_generation_prompt=False)
     begin = next(i for i, (a, b) in enumerate(zip(before + "\0", whole, strict=False)) if a != b)
     shown = whole[begin : whole.index("31 degrees")]
     if template.call_format.bare:

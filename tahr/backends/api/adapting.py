@@ -15,7 +15,7 @@ class Adapting(Ops):
     lora: LoraBank | None = None  # the adapters that linears add at present, see `adapting`
 
     def lora_bank(self, shapes: Mapping[str, LinearShape], limits: StepLimits) -> LoraBank:
-        """Room for adapters of the linears of these names, in steps within `limits`."""
+        """A bank for adapters of the linears of these names, in steps within `limits`."""
         self.check_host_body(True, "linears that add adapters")
         return HostLoraBank(shapes, limits)
 

@@ -63,13 +63,13 @@ class Memory(Device):
     def join(self, linears: Sequence[Linear], lora_rows: int = 0) -> JoinedLinears:
         """Linears that will be computed together. Their own matrices may be given up for views of a common one.
 
-        A backend that `keeps_lora_rows` keeps room for the first factors of adapters behind their matrices, so many
-        rows for each linear, where it multiplies the matrices in a form that allows it.
+        A backend that `keeps_lora_rows` keeps spare rows behind their matrices for the first factors of adapters, so
+        many for each linear, where it multiplies the matrices in a form that allows it.
         """
         return JoinedLinears(tuple(linears))
 
     def kv_store(self, layout: MemoryLayout) -> KVStore:
-        """Room for the pages and the states of a layout, all zero."""
+        """Memory for the pages and the states of a layout, all zero."""
         group_of = layout.group_of()
         made = []
         n_bytes = 0

@@ -25,7 +25,7 @@ class LinearShape:
     n_rows: int
     n_cols: int
     kernel: str = ""
-    room: Any = field(default=None, compare=False)
+    spare_rows: Any = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

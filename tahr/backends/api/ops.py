@@ -179,14 +179,14 @@ class Ops(Recording):
 
         The layer's state is [state_width] per sequence; in it, a sequence goes on from where its last step ended.
         """
-        on_host = self.with_host_vectors(net)
-        out = recurrence.delta_net([np.array(self.read(part)) for part in parts], on_host, memory)
+        host_net = self.with_host_vectors(net)
+        out = recurrence.delta_net([np.array(self.read(part)) for part in parts], host_net, memory)
         return self.rows_like(parts[0], out)
 
     def state_space(self, parts: Sequence[Tensor], net: StateSpace, memory: LayerMemory) -> Tensor:
         """What `net` makes of (z; x, B and C as one; dt): [n, n_heads * head_dim]. The state is like `delta_net`'s."""
-        on_host = self.with_host_vectors(net)
-        out = recurrence.state_space([np.array(self.read(part)) for part in parts], on_host, memory)
+        host_net = self.with_host_vectors(net)
+        out = recurrence.state_space([np.array(self.read(part)) for part in parts], host_net, memory)
         return self.rows_like(parts[0], out)
 
     def vector_values(self, vector: Vector) -> Floats:

@@ -78,4 +78,4 @@ class JoinedLinears:
 
     parts: tuple[Linear, ...]
     data: Any = None
-    room: Any = None
+    spare_rows: Any = None

@@ -13,11 +13,11 @@ PLAIN_VARIABLE = "TAHR_NO_FLASH"
 
 def choose_isa() -> str:
     """The fastest instruction set, or the one the environment asks for."""
-    asked = os.environ.get(ISA_VARIABLE)
+    requested = os.environ.get(ISA_VARIABLE)
     available = native.isas()
-    if asked and asked not in available:
-        raise ConfigError(f"{ISA_VARIABLE} is {asked!r}, but this processor offers only: {', '.join(available)}.")
-    return asked or available[0]
+    if requested and requested not in available:
+        raise ConfigError(f"{ISA_VARIABLE} is {requested!r}, but this processor offers only: {', '.join(available)}.")
+    return requested or available[0]
 
 
 def wants_plain_attention() -> bool:
@@ -32,8 +32,8 @@ def describe_isa() -> dict[str, str]:
     return {"features": " ".join(native.cpu_features()) or "none known", "kernels": f"{choose_isa()} ({reason})"}
 
 
-def choose_threads(asked: int | None) -> int:
+def choose_threads(requested: int | None) -> int:
     """One thread per physical core unless told otherwise."""
-    if asked is not None and not 1 <= asked <= MAX_THREADS:
-        raise ConfigError(f"{asked} threads were asked for; give a number from 1 to {MAX_THREADS}.")
-    return asked or read_cpu_info().n_cores
+    if requested is not None and not 1 <= requested <= MAX_THREADS:
+        raise ConfigError(f"{requested} threads were asked for; give a number from 1 to {MAX_THREADS}.")
+    return requested or read_cpu_info().n_cores

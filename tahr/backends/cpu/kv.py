@@ -108,7 +108,7 @@ def task_heads(n_q_heads: int, shape: KVShape) -> int:
 
 
 def check_heads(shape: KVShape) -> None:
-    """Refuse heads the attention kernel has no room for."""
+    """Refuse heads that are too wide for the attention kernel."""
     if shape.head_dim > native.MAX_HEAD_DIM:
         raise UnsupportedModel(
             f"The cpu backend handles heads of up to {native.MAX_HEAD_DIM} numbers; this model has heads of "

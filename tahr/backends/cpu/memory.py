@@ -61,7 +61,7 @@ class Count:
 
 
 class Buffer:
-    """Room for rows `row_bytes` wide; its block goes back to the arena when the last reference is gone."""
+    """Memory for rows `row_bytes` wide; its block goes back to the arena when the last reference is gone."""
 
     __slots__ = ("_live", "_rows", "address", "arena", "block", "count", "quantised", "row_bytes")
 

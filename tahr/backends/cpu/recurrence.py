@@ -12,7 +12,7 @@ from tahr.errors import UnsupportedModel
 
 
 def check_delta_net(net: DeltaNet) -> None:
-    """Refuse, when a model is loaded, what no kernel has room for."""
+    """Refuse, when a model is loaded, heads that are too wide for the kernels."""
     if max(net.k_dim, net.v_dim) > native.MAX_STATE_DIM or net.kernel > native.MAX_CONV_KERNEL:
         raise UnsupportedModel(
             f"This model's recurrent heads have {net.k_dim} and {net.v_dim} numbers and {net.kernel} taps; the cpu "

@@ -173,7 +173,7 @@ class CudaBackend(api.Backend):
         return buckets(limits, n_decode_tokens)
 
     def wants_warming(self) -> bool:
-        return self._graphs is not None and self._graphs.make_room()
+        return self._graphs is not None and self._graphs.free_memory()
 
     def prepare(self, plan: api.Plan) -> bool:
         return not isinstance(plan, GraphPlan) or plan.prepare()
@@ -269,10 +269,10 @@ class CudaBackend(api.Backend):
             return self._products.multiply(x, w, bias)
         heights = [linear.weight.n_rows for linear in linears]
         names = [linear.name for linear in linears]
-        if room := self.lora.room_of(names):
-            found = self._products.multiply(x, *room.begin(self.lora.n_used))
+        if spare := self.lora.spare_rows_of(names):
+            found = self._products.multiply(x, *spare.begin(self.lora.n_used))
             self.lora.finish_behind(found, x.rows, names, heights)
-            return found[:, : room.n_out]
+            return found[:, : spare.n_out]
         begun = self.lora.begin(values(x), x.rows, names, heights)
         found = self._products.multiply(x, w, bias)
         self.lora.finish(found, begun)

@@ -27,12 +27,12 @@ from tahr.backends.cuda.kernels.lora import (
     LoraCall,
     ShrunkRows,
     TileTables,
+    empty_rows,
     expand,
     expand_behind,
-    room,
     shrink,
 )
-from tahr.backends.cuda.lora_room import LoraRoom, RowRun, RowRuns, whole_tiles
+from tahr.backends.cuda.spare_rows import RowRun, RowRuns, SpareRows, whole_tiles
 from tahr.backends.cuda.steps import N_STAGING, Staging
 from tahr.backends.cuda.weights import SHORT
 from tahr.weights.tensor import HostTensor
@@ -127,7 +127,7 @@ class CudaLoraBank(LoraBank):
     """Factors take the type of the model's matrices. Kernels find them by addresses, so a slot may change at any time
     between two steps, and a captured graph goes on.
 
-    Where linears have a `LoraRoom`, first factors move there while all adapters find rows; steps then multiply `n_used`
+    Where linears have `SpareRows`, first factors move there while all adapters find rows; steps then multiply `n_used`
     of them. An adapter that finds none sends all back to kernels of their own, which read first factors anywhere.
     """
 
@@ -141,12 +141,12 @@ class CudaLoraBank(LoraBank):
         self._index = {name: i for i, name in enumerate(shapes)}
         self._table = torch.zeros((len(shapes), MAX_ADAPTERS + 1, ENTRY), dtype=torch.int64, device=device)
         self._kept: dict[int, Prepared] = {}
-        self._rooms: dict[str, LoraRoom] = {
-            name: shape.room
+        self._spare_rows: dict[str, SpareRows] = {
+            name: shape.spare_rows
             for name, shape in shapes.items()
-            if shape.room and shape.room.matrix.dtype == self.dtype and shape.room.claim(self)
+            if shape.spare_rows and shape.spare_rows.matrix.dtype == self.dtype and shape.spare_rows.claim(self)
         }
-        self._free = RowRuns(min((each.n_rows for each in self._rooms.values()), default=0))
+        self._free = RowRuns(min((each.n_rows for each in self._spare_rows.values()), default=0))
         self._runs = np.zeros((MAX_ADAPTERS + 1, 2), np.int32)
         self._most_used = 0
         self._there = {
@@ -167,11 +167,11 @@ class CudaLoraBank(LoraBank):
     @property
     def note(self) -> str:
         n = sum(whole_tiles(rank_of(each)) for each in self._kept.values())
-        n_room = self._free.n_rows
+        n_spare = self._free.n_rows
         if self.n_used:
-            behind = f"behind the matrices of {len(self._rooms)} of {len(self.shapes)} linears"
-            return f"Adapters: first factors are rows {behind}, {n} of {n_room} taken"
-        why = f"they take {n} rows of --lora-rows {n_room}" if self._rooms else "no matrix has room behind it"
+            behind = f"behind the matrices of {len(self._spare_rows)} of {len(self.shapes)} linears"
+            return f"Adapters: first factors are rows {behind}, {n} of {n_spare} taken"
+        why = f"they take {n} rows of --lora-rows {n_spare}" if self._spare_rows else "no matrix has room behind it"
         return f"Adapters: both factors have kernels of their own, because {why}"
 
     def prepare(self, factors: Mapping[str, LoraFactors]) -> Prepared:
@@ -198,9 +198,9 @@ class CudaLoraBank(LoraBank):
     def _moved(self, prepared: Prepared, run: RowRun) -> Prepared:
         """An adapter whose first factors are rows behind linears, where these have room."""
         moved = dict(prepared)
-        for name in prepared.keys() & self._rooms.keys():
+        for name in prepared.keys() & self._spare_rows.keys():
             a, b, scale = prepared[name]
-            moved[name] = self._rooms[name].factor(name, run, len(a)).copy_(a), b, scale
+            moved[name] = self._spare_rows[name].factor(name, run, len(a)).copy_(a), b, scale
         return moved
 
     def clear(self, slot: int) -> None:
@@ -216,13 +216,13 @@ class CudaLoraBank(LoraBank):
         for there in self._there.values():
             there.send(self._table)
 
-    def room_of(self, names: Sequence[str]) -> LoraRoom | None:
+    def spare_rows_of(self, names: Sequence[str]) -> SpareRows | None:
         """Where the first factors of these linears lie behind their matrices; None: elsewhere, or there are none."""
-        found = self._rooms.get(names[0]) if self.n_used and self.targets.intersection(names) else None
+        found = self._spare_rows.get(names[0]) if self.n_used and self.targets.intersection(names) else None
         return found if found and found.names == tuple(names) and self._is_run(names) else None
 
     def finish_behind(self, out: torch.Tensor, rows: Rows, names: Sequence[str], heights: Sequence[int]) -> None:
-        """Add to `out`, a product with a `LoraRoom`, what second factors make of its last columns."""
+        """Add to `out`, a product with a `SpareRows`, what second factors make of its last columns."""
         for _, call in self._parts(rows, names, heights, len(out)):
             expand_behind(out, call)
 
@@ -235,7 +235,7 @@ class CudaLoraBank(LoraBank):
         if not self.targets.intersection(names):
             return []
         parts = self._parts(rows, names, heights, len(x))
-        made = [AddedColumns(begin, sum(call.heights), room(x, call)) for begin, call in parts]
+        made = [AddedColumns(begin, sum(call.heights), empty_rows(x, call)) for begin, call in parts]
         for each in made:
             shrink(x, each.rows)
         return made

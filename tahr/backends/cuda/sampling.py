@@ -77,11 +77,11 @@ class KeptFields:
         self._source = rows.source
         self._n_logprobs = rows.n_logprobs
         self._masked = rows.masked
-        self.on_host = host_rows(rows)
+        self.host_bound = host_rows(rows)
         mask_rows = np.full(len(rows), -1, np.int32)
         if rows.masked is not None:
             mask_rows[rows.masked] = np.flatnonzero(rows.masked)
-        self._fields = fields_of(rows, rows.source, self.on_host, mask_rows)
+        self._fields = fields_of(rows, rows.source, self.host_bound, mask_rows)
         self._there = torch.empty(self._fields.size, dtype=torch.int32, device=device)
         # Pinned, and left as they are until the samples are collected.
         self._masks = None if rows.mask is None else torch.from_numpy(rows.mask.view(np.int32))
@@ -120,7 +120,7 @@ class CudaSampler:
         self._work = torch.empty(0, dtype=torch.int32, device=self._device)
         self._kept: KeptFields | None = None
         self._loader: Thread | None = None
-        self._rooms: tuple[tuple[int, ...], list[torch.Tensor]] = ((), [])  # the last sizes, and what they got
+        self._buffers: tuple[tuple[int, ...], list[torch.Tensor]] = ((), [])  # the last sizes, and what they got
 
     def load_kernels(self, ahead: Ahead) -> None:
         """Begin to load the kernels that are being compiled; their launchers take a second."""
@@ -148,19 +148,19 @@ class CudaSampler:
         assert n <= N_SAMPLES, "these are more samples than there is memory for"
         buffers = self._free.pop() if self._free else HostBuffers(self._device.type == "cuda")
         kept = self._keep(rows) if rows.edits is None else None
-        on_host = kept.on_host if kept else host_rows(rows)
-        host_logits = fetched(logits, rows.source[on_host], self._device) if on_host else None
-        if len(on_host) < n:
+        host_bound = kept.host_bound if kept else host_rows(rows)
+        host_logits = fetched(logits, rows.source[host_bound], self._device) if host_bound else None
+        if len(host_bound) < n:
             if kept:
                 self._run(logits, *kept.send(rows, buffers.sent), n, rows.n_vocab)
             else:
-                self._launch(logits, rows, on_host, buffers)
+                self._launch(logits, rows, host_bound, buffers)
         tokens = buffers.tokens.take(n)
         tokens.copy_(self._sampled[:n], non_blocking=True)
-        scores = self._score(logits, rows, scored_rows(rows, on_host))
+        scores = self._score(logits, rows, scored_rows(rows, host_bound))
         if buffers.done:
             buffers.done.record()
-        return PendingSamples(self._free, buffers, tokens, rows, on_host, host_logits, scores)
+        return PendingSamples(self._free, buffers, tokens, rows, host_bound, host_logits, scores)
 
     def _score(
         self, logits: torch.Tensor, rows: SampleRows, at: NDArray[np.intp]
@@ -176,9 +176,9 @@ class CudaSampler:
             self._kept = KeptFields(rows, self._device)
         return self._kept
 
-    def _launch(self, logits: torch.Tensor, rows: SampleRows, on_host: list[int], buffers: HostBuffers) -> None:
+    def _launch(self, logits: torch.Tensor, rows: SampleRows, host_bound: list[int], buffers: HostBuffers) -> None:
         logits, source = separate(logits, rows)
-        upload = Upload(parts_of(rows, source, on_host))
+        upload = Upload(parts_of(rows, source, host_bound))
         begins = upload.begins()
         sent = buffers.sent.take(begins["end"])
         staged = sent.numpy()
@@ -196,7 +196,9 @@ class CudaSampler:
     def _run(self, logits: torch.Tensor, fields: torch.Tensor, masks: torch.Tensor, n: int, n_vocab: int) -> None:
         """Launch the kernels; no sample has a mask where `masks` is empty."""
         sizes = kernels.row_sizes(n, logits.stride(0), n_vocab)
-        best, best_at, totals, n_broken, group_best, values, ids, listed = self._room(n, sizes.n_tiles, sizes.n_groups)
+        best, best_at, totals, n_broken, group_best, values, ids, listed = self._sized_buffers(
+            n, sizes.n_tiles, sizes.n_groups
+        )
         kernels.scan_kernel[(n, sizes.n_tiles)](
             best, best_at, totals, n_broken, group_best, fields, logits, masks, *sizes,
             *kernels.SCAN_BLOCKS, masks.numel() > 0, num_warps=kernels.SCAN_WARPS,
@@ -207,10 +209,10 @@ class CudaSampler:
             num_warps=kernels.CHOOSE_WARPS,
         )  # fmt: skip
 
-    def _room(self, n: int, n_tiles: int, n_groups: int) -> list[torch.Tensor]:
+    def _sized_buffers(self, n: int, n_tiles: int, n_groups: int) -> list[torch.Tensor]:
         """Memory for what the kernels leave each other; the stream keeps one call's use of it apart from the next's."""
-        if self._rooms[0] == (n, n_tiles, n_groups):
-            return self._rooms[1]
+        if self._buffers[0] == (n, n_tiles, n_groups):
+            return self._buffers[1]
         f32 = torch.float32
         i32 = torch.int32
         n_scan = n * n_tiles
@@ -221,8 +223,8 @@ class CudaSampler:
         if len(self._work) < sum(padded):
             self._work = torch.empty(sum(padded), dtype=i32, device=self._device)
         parts = zip(self._work[: sum(padded)].split(padded), sizes, types, strict=True)
-        self._rooms = (n, n_tiles, n_groups), [part[:size].view(dtype) for part, size, dtype in parts]
-        return self._rooms[1]
+        self._buffers = (n, n_tiles, n_groups), [part[:size].view(dtype) for part, size, dtype in parts]
+        return self._buffers[1]
 
 
 class PendingSamples:
@@ -234,15 +236,15 @@ class PendingSamples:
         buffers: HostBuffers,
         tokens: torch.Tensor,
         rows: SampleRows,
-        on_host: list[int],
+        host_bound: list[int],
         host_logits: torch.Tensor | None,
         scores: tuple[NDArray[np.intp], PendingLogprobs] | None,
     ):
-        self.on_host = on_host
+        self.host_bound = host_bound
         self._free = free
         self._buffers = buffers
         self._tokens = tokens
-        self._rows = own(rows, on_host)
+        self._rows = own(rows, host_bound)
         self._host_logits = host_logits
         self._scores = scores
 
@@ -256,10 +258,10 @@ class PendingSamples:
         scores = [(self._scores[0], self._scores[1].collect())] if self._scores else []
         if self._rows is not None and self._host_logits is not None:
             taken = host_sampler()(self._host_logits.numpy(), self._rows)
-            result.tokens[self.on_host] = taken.tokens
-            result.probabilities[self.on_host] = taken.probabilities
+            result.tokens[self.host_bound] = taken.tokens
+            result.probabilities[self.host_bound] = taken.probabilities
             if taken.logprobs is not None:
-                scores.append((np.array(self.on_host), taken.logprobs))
+                scores.append((np.array(self.host_bound), taken.logprobs))
         return result._replace(logprobs=merged(scores, n))
 
 
@@ -285,13 +287,13 @@ def host_rows(rows: SampleRows) -> list[int]:
     return np.flatnonzero(odd).tolist()
 
 
-def scored_rows(rows: SampleRows, on_host: list[int]) -> NDArray[np.intp]:
+def scored_rows(rows: SampleRows, host_bound: list[int]) -> NDArray[np.intp]:
     """The samples of the kernels whose log-probabilities are asked for."""
     if rows.n_logprobs is None:
         return np.zeros(0, np.intp)
-    asked = rows.n_logprobs >= 0
-    asked[on_host] = False
-    return np.flatnonzero(asked)
+    requested = rows.n_logprobs >= 0
+    requested[host_bound] = False
+    return np.flatnonzero(requested)
 
 
 def own(rows: SampleRows, at: list[int]) -> SampleRows | None:
@@ -315,14 +317,18 @@ def separate(logits: torch.Tensor, rows: SampleRows) -> tuple[torch.Tensor, NDAr
     return logits[at], np.arange(len(rows), dtype=np.int32)
 
 
-def parts_of(rows: SampleRows, source: NDArray[np.int32], on_host: list[int]) -> dict[str, NDArray[np.int32]]:
+def parts_of(rows: SampleRows, source: NDArray[np.int32], host_bound: list[int]) -> dict[str, NDArray[np.int32]]:
     """Everything the kernels read but the logits, as int32 arrays."""
     mask_rows, masks = masks_of(rows)
-    return {"rows": fields_of(rows, source, on_host, mask_rows), "masks": masks, **edits_of(rows, source, on_host)}
+    return {
+        "rows": fields_of(rows, source, host_bound, mask_rows),
+        "masks": masks,
+        **edits_of(rows, source, host_bound),
+    }
 
 
 def fields_of(
-    rows: SampleRows, source: NDArray[np.int32], on_host: list[int], mask_rows: NDArray[np.int32]
+    rows: SampleRows, source: NDArray[np.int32], host_bound: list[int], mask_rows: NDArray[np.int32]
 ) -> NDArray[np.int32]:
     """The fields of the samples: [n_fields, n]."""
     p = rows.params
@@ -331,7 +337,7 @@ def fields_of(
     temperature = p["temperature"]
     plain = (p["top_k"] == 0) & (p["min_p"] == 0) & (p["top_p"] == 1)
     kind = np.where(temperature == 0, kernels.GREEDY, np.where(plain, kernels.DRAW_FROM_ALL, kernels.TRUNCATED))
-    kind[on_host] = kernels.ON_HOST
+    kind[host_bound] = kernels.ON_HOST
     fields[0], fields[1] = np.ascontiguousarray(p["key"]).view(np.int32).reshape(-1, 2).T
     fields[2] = p["counter"]
     fields[3] = source
@@ -371,7 +377,7 @@ def bits_of(ids: NDArray[np.int32], n_words: int) -> NDArray[np.uint32]:
     return words
 
 
-def edits_of(rows: SampleRows, source: NDArray[np.int32], on_host: list[int]) -> dict[str, NDArray[np.int32]]:
+def edits_of(rows: SampleRows, source: NDArray[np.int32], host_bound: list[int]) -> dict[str, NDArray[np.int32]]:
     """The edits of the samples that the kernels take, each with the row of logits it changes."""
     if rows.edits is None:
         none = np.zeros(0, np.int32)
@@ -379,7 +385,7 @@ def edits_of(rows: SampleRows, source: NDArray[np.int32], on_host: list[int]) ->
     begins, ids, *values, _ = rows.edits
     counts = np.diff(begins)
     taken = np.ones(len(rows), bool)
-    taken[on_host] = False
+    taken[host_bound] = False
     kept = np.repeat(taken, counts) & (ids < rows.n_vocab)
     before, penalty, after = (column[kept].view(np.int32) for column in values)
     sources = np.repeat(source, counts)[kept]

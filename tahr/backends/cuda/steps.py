@@ -286,7 +286,7 @@ class GraphMemory:
         self._n_misses = 0 if walk.kernels else self._n_misses
         return walk.kernels
 
-    def make_room(self) -> bool:
+    def free_memory(self) -> bool:
         """Whether there is memory for a capture, which cannot take back by itself what torch keeps for later."""
         if torch.cuda.mem_get_info()[0] < LEAST_FREE_BYTES:
             torch.cuda.empty_cache()
@@ -294,7 +294,7 @@ class GraphMemory:
 
     def capture(self, run: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         """A graph of what `run` launches, and its result; the device goes on with what it has to do meanwhile."""
-        self.make_room()
+        self.free_memory()
         if not self._graphs:
             self.pool = torch.cuda.graph_pool_handle()  # torch takes a pool back with the last graph that used it
         graph = torch.cuda.CUDAGraph()
@@ -330,7 +330,7 @@ class GraphPlan:
         self._inputs = inputs
         self._memory = memory
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._has_room = True
+        self._may_capture = True
         self._kernels: list[FutureKernel] | None = None  # that are being compiled; None: they are not known yet
         self._result: Tensor | None = None
 
@@ -358,7 +358,7 @@ class GraphPlan:
         if self._result is None:
             known = self._kernels
             self._memory.compiler.wait(self._begin_compiling(MAX_MISSES) if known is None else known)
-        elif self._graph is None and self._has_room:
+        elif self._graph is None and self._may_capture:
             self._capture()
         if self._graph is None:
             result = self._run_ops()
@@ -372,7 +372,7 @@ class GraphPlan:
         try:
             self._graph, self._result = self._memory.capture(self._run_ops)
         except torch.OutOfMemoryError:
-            self._has_room = False
+            self._may_capture = False
             log.warning(
                 "Steps of %d tokens stay slow: the GPU has no memory left to capture them. A smaller "
                 "--gpu-memory-utilization leaves some.",

@@ -25,7 +25,7 @@ from tahr.backends.cuda.layouts.packed import (
     packed_matrix,
     rounded_matrix,
 )
-from tahr.backends.cuda.lora_room import lora_room
+from tahr.backends.cuda.spare_rows import with_spare_rows
 from tahr.backends.cuda.uploads import uploads
 from tahr.errors import LoadError
 from tahr.weights.tensor import HostTensor
@@ -38,7 +38,7 @@ CHUNK = 1 << 23  # values that travel at a time
 
 @contextmanager
 def refusing_unfit(name: str) -> Iterator[None]:
-    """Says in a sentence that the card has no room for a matrix."""
+    """Says in a sentence that a matrix does not fit the card."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -74,7 +74,7 @@ def take(tensor: HostTensor, device: torch.device, packs: bool, free_share: floa
         return dense or take_dense(tensor, device)
     tensor.forget()
     kernel = f"packed {packed.kind.name}"
-    if has_room(device, packed, free_share):
+    if has_memory(device, packed, free_share):
         packed = replace(packed, dense=unpacked_matrix(packed, packed.dtype))
         kernel = f"{kernel} and dense bf16"
     return Weight(tensor.name, tensor.format.name, kernel, *packed.shape, packed.n_bytes, packed)
@@ -84,7 +84,7 @@ def take_fp8(tensor: HostTensor, device: torch.device, free_share: float) -> Wei
     """A matrix of an fp8 checkpoint, as it is stored."""
     matrix = stored_fp8(tensor, device)
     kernel = "fp8 blocks" if matrix.grouped else "fp8 rows"
-    if matrix.grouped and has_room(device, matrix, free_share):
+    if matrix.grouped and has_memory(device, matrix, free_share):
         matrix = with_copy(matrix)
         kernel = f"{kernel} and dense bf16"
     n_rows, n_cols = matrix.shape
@@ -117,7 +117,7 @@ def taken_bytes(tensor: HostTensor, device: torch.device, packs: bool, free_shar
     if device.type != "cuda":
         return kept
     free, total = free_and_total(device)
-    # The packed matrix itself is there when `has_room` looks.
+    # The packed matrix itself is there when `has_memory` looks.
     return kept + copy if free - n_taken - kept - copy >= free_share * total else kept
 
 
@@ -127,7 +127,7 @@ def free_and_total(device: torch.device) -> tuple[int, int]:
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device), total
 
 
-def has_room(device: torch.device, matrix: CodedMatrix | Fp8Matrix, free_share: float) -> bool:
+def has_memory(device: torch.device, matrix: CodedMatrix | Fp8Matrix, free_share: float) -> bool:
     """Whether a dense copy leaves that share of the card free."""
     if device.type != "cuda":
         return False
@@ -176,14 +176,14 @@ def parts(tensor: HostTensor) -> Iterator[torch.Tensor]:
 
 def join(linears: Sequence[Linear], lora_rows: int) -> JoinedLinears:
     """Linears as one matrix of which theirs are views; side by side where their types differ."""
-    room = lora_room(linears, lora_rows) if lora_rows and has_lora_room(linears) else None
-    if not joinable(linears) or (len(linears) == 1 and not room):
+    spare = with_spare_rows(linears, lora_rows) if lora_rows and may_have_spare_rows(linears) else None
+    if not joinable(linears) or (len(linears) == 1 and not spare):
         return JoinedLinears(tuple(linears))
     heights = [linear.weight.n_rows for linear in linears]
     matrices = [linear.weight.data for linear in linears]
     one: torch.Tensor | CodedMatrix | Fp8Matrix
     if isinstance(matrices[0], torch.Tensor):
-        one = room.matrix[: room.n_out] if room else torch.cat(matrices)
+        one = spare.matrix[: spare.n_out] if spare else torch.cat(matrices)
         views = list(one.split(heights))
     else:
         one = (joined_fp8 if isinstance(matrices[0], Fp8Matrix) else joined)(matrices)
@@ -193,10 +193,10 @@ def join(linears: Sequence[Linear], lora_rows: int) -> JoinedLinears:
     parts = (
         replace(linear, weight=replace(linear.weight, data=view)) for linear, view in zip(linears, views, strict=True)
     )
-    return JoinedLinears(tuple(parts), JoinedMatrix(one, torch.cat(biases) if biases else None, heights), room)
+    return JoinedLinears(tuple(parts), JoinedMatrix(one, torch.cat(biases) if biases else None, heights), spare)
 
 
-def has_lora_room(linears: Sequence[Linear]) -> bool:
+def may_have_spare_rows(linears: Sequence[Linear]) -> bool:
     """Whether adapters of these may be rows behind their matrices: those of 16-bit floats that become one."""
     matrix = linears[0].weight.data
     is_half = isinstance(matrix, torch.Tensor) and matrix.dim() == 2 and matrix.dtype != torch.float32

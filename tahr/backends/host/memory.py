@@ -47,10 +47,10 @@ def refuse_unfit(name: str, n_bytes: int) -> None:
 
     Limits of containers are left out. What they count as used has file pages in it that the kernel would give up.
     """
-    room = loadable_bytes()
-    if room is not None and n_bytes > room:
+    limit = loadable_bytes()
+    if limit is not None and n_bytes > limit:
         raise LoadError(
-            f"The model needs more memory than is free: {name} takes {n_bytes / 1e6:.1f} MB, and {room / 1e6:.1f} MB "
+            f"The model needs more memory than is free: {name} takes {n_bytes / 1e6:.1f} MB, and {limit / 1e6:.1f} MB "
             "are left. Use a smaller model or one quantised further, or end other programs."
         )
 

@@ -19,12 +19,12 @@ class LogitRows:
     def __init__(self, n: int, n_vocab: int):
         self.n_vocab = n_vocab
         self.n_columns = -(-n_vocab // LANES)
-        self._room = np.full((n, LANES * self.n_columns), -np.inf, np.float32)
-        self._work = np.empty_like(self._room)
+        self._memory = np.full((n, LANES * self.n_columns), -np.inf, np.float32)
+        self._work = np.empty_like(self._memory)
 
     def load(self, logits: Floats) -> None:
-        """Take in at most as many rows as there is room for."""
-        self._padded = self._room[: len(logits)]
+        """Take in rows, at most as many as it was made for."""
+        self._padded = self._memory[: len(logits)]
         self._scratch = self._work[: len(logits)]
         self.logits = self._padded[:, : self.n_vocab]
         self.logits[:] = logits

@@ -70,7 +70,7 @@ def system(conversation: Conversation, argument: str) -> None:
 def set_value(conversation: Conversation, argument: str) -> None:
     """Alone, shows the values in force; NAME VALUE changes one; NAME default gives it back to the model."""
     if argument:
-        conversation.asked = changed(conversation.asked, argument)
+        conversation.requested = changed(conversation.requested, argument)
     note(values_line(said(conversation.sampling)) or "The server's own values are in force.")
 
 
@@ -105,7 +105,9 @@ def save(conversation: Conversation, argument: str) -> None:
     if keeps_kv:
         path = chat_files.beside_kv(path)
     kv = kv_of(conversation) if keeps_kv else None
-    chat_files.write(path, chat_files.SavedChat(conversation.llm.name, conversation.messages, conversation.asked), kv)
+    chat_files.write(
+        path, chat_files.SavedChat(conversation.llm.name, conversation.messages, conversation.requested), kv
+    )
     beside = f", its keys and values to {chat_files.kv_file(path)} ({human_bytes(len(kv))})" if kv else ""
     note(f"Saved {counted(len(conversation.messages), 'message')} to {path}{beside}.")
 
@@ -132,7 +134,7 @@ def load(conversation: Conversation, argument: str) -> None:
         raise ConfigError("With --raw there is no conversation to go on with: start again without it.")
     n_tokens = restore_kv(conversation, path, found.kv_sha256) if found.kv_sha256 else 0
     conversation.messages = list(found.messages)
-    conversation.asked = found.sampling
+    conversation.requested = found.sampling
     if found.model != conversation.llm.name:
         note(f"warning: This conversation was held with {found.model}; {conversation.llm.name} will go on with it.")
     restored = f", with keys and values of {counted(n_tokens, 'token')}" if n_tokens else ""

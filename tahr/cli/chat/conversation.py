@@ -48,10 +48,10 @@ class Conversation:
 
     llm: ChatModel
     output: ChatOutput
-    asked: SamplingParams = field(default_factory=SamplingParams)  # by the user, laid over the model's own values
+    requested: SamplingParams = field(default_factory=SamplingParams)  # by the user, laid over the model's own values
     variables: dict[str, Any] = field(default_factory=dict)  # for the chat template
     raw: bool = False
-    shifts: bool = True  # whether old turns may be dropped to make room
+    shifts: bool = True  # whether old turns may be dropped when the context is full
     messages: list[Message] = field(default_factory=list)
     grammar: Grammar | None = None  # that every reply follows
     prefix_files: "PrefixFiles | None" = None  # keys and values in files, where the model is in this process
@@ -67,7 +67,7 @@ class Conversation:
     def sampling(self) -> SamplingParams:
         """The values in force: what was asked for, else what the model recommends."""
         defaults = self.llm.sampling_defaults
-        return self.asked if defaults is None else precedence(self.asked, defaults)
+        return self.requested if defaults is None else precedence(self.requested, defaults)
 
     @property
     def system(self) -> str | None:
@@ -142,7 +142,7 @@ class Conversation:
                 if chunk.completion is not None:
                     self.output.done(chunk.completion)
                     return "".join(pieces), [as_message(call) for call in chunk.completion.tool_calls], True
-                if interrupt.asked:
+                if interrupt.requested:
                     break
         # A server does not tell how many tokens a piece has.
         self.output.stopped(n_tokens if n_tokens or not any(pieces) else None)
@@ -153,15 +153,15 @@ class Conversation:
             return self.llm.stream(text, self._params)
         calls = self._open_calls
         self.messages = [*self.messages, result_of(calls[0], text) if calls else {"role": "user", "content": text}]
-        self._make_room()
+        self._drop_old_turns()
         return self.llm.stream_chat(self.messages, self._params, **self.variables)
 
     @property
     def _params(self) -> SamplingParams:
-        return replace(self.asked, grammar=self.grammar) if self.grammar else self.asked
+        return replace(self.requested, grammar=self.grammar) if self.grammar else self.requested
 
-    def _make_room(self) -> None:
-        """Drop the oldest turns until the rest leaves room for a reply, and say so."""
+    def _drop_old_turns(self) -> None:
+        """Drop the oldest turns until a reply fits beside the rest, and say so."""
         size = self.llm.context_size
         longest = size - int(min(self.sampling.max_tokens or size, size * REPLY_SHARE))
         n_dropped = 0

@@ -192,10 +192,10 @@ class RemoteModel:
 
 def fields_of(params: SamplingParams) -> dict[str, Any]:
     """The settings that were asked for, as fields of a request."""
-    asked = {name: getattr(params, name) for name in sampling_names() if params.asks_for(name)}
-    if asked.get("max_tokens") == UNLIMITED_TOKENS:
-        asked["max_tokens"] = -1
-    return asked | (grammar_field(params.grammar) if params.grammar else {})
+    requested = {name: getattr(params, name) for name in sampling_names() if params.asks_for(name)}
+    if requested.get("max_tokens") == UNLIMITED_TOKENS:
+        requested["max_tokens"] = -1
+    return requested | (grammar_field(params.grammar) if params.grammar else {})
 
 
 def grammar_field(grammar: Grammar) -> dict[str, Any]:

@@ -263,14 +263,14 @@ def kv_types(args: argparse.Namespace) -> str | None:
 ALL_LAYERS = 99  # what programs are told when all layers are meant
 
 
-def backend_for(n_gpu_layers: str, asked: str | None) -> str:
+def backend_for(n_gpu_layers: str, requested: str | None) -> str:
     """llama.cpp's way of choosing a device; a model is never split between two."""
     named = n_gpu_layers.strip().lower()
     try:
         number = ALL_LAYERS if named == "all" else whole_number(named)
     except argparse.ArgumentTypeError as error:
         raise ConfigError(f"-ngl is 0 (all on the CPU) or 99 (all on the GPU): {error}.") from None
-    if asked not in (None, "auto") or 0 < number < ALL_LAYERS:
+    if requested not in (None, "auto") or 0 < number < ALL_LAYERS:
         raise ConfigError("-ngl is 0 (all on the CPU) or 99 (all on the GPU), and goes without --backend.")
     return "cuda" if number else "cpu"
 
@@ -323,11 +323,11 @@ def add_exact(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--exact", action="store_true", help=text)
 
 
-def exact(model: str, asked: bool) -> str:
+def exact(model: str, requested: bool) -> str:
     """The model's name, or the one that means its repository alone."""
     from tahr.hub.refs import EXACT
 
-    return f"{EXACT}{model}" if asked else model
+    return f"{EXACT}{model}" if requested else model
 
 
 def given(args: argparse.Namespace, options: tuple[Option, ...]) -> dict[str, Any]:

@@ -237,12 +237,12 @@ def as_settings(path: str, value: Any) -> dict[str, Any]:
 MAX_FILE_BYTES = 1 << 20
 
 
-def find_file(asked: Path | None) -> Path | None:
+def find_file(requested: Path | None) -> Path | None:
     """The file that was named, else the first that is there; files are never mixed."""
-    if asked is not None:
-        if not asked.is_file():
-            raise ConfigError(f"--config {asked} is not a file: name one that exists, or leave the option out.")
-        return asked
+    if requested is not None:
+        if not requested.is_file():
+            raise ConfigError(f"--config {requested} is not a file: name one that exists, or leave the option out.")
+        return requested
     return next((path for path in (Path("tahr.toml"), home() / "tahr.toml") if path.is_file()), None)
 
 

@@ -28,12 +28,12 @@ def chat_options_of(args: argparse.Namespace) -> dict[str, Any]:
     """The options of a chat, checked as far as that needs no model."""
     from tahr.generation.options import split_options
 
-    asked: dict[str, Any] = {"thinking": args.thinking, "reasoning_effort": args.reasoning_effort}
+    requested: dict[str, Any] = {"thinking": args.thinking, "reasoning_effort": args.reasoning_effort}
     if args.tools is not None:
-        asked["tools"] = read_tools(args.tools)
+        requested["tools"] = read_tools(args.tools)
     if args.tool_choice is not None:
-        asked["tool_choice"] = choice_of(args.tool_choice)
-    found = {name: value for name, value in asked.items() if value is not None}
+        requested["tool_choice"] = choice_of(args.tool_choice)
+    found = {name: value for name, value in requested.items() if value is not None}
     split_options(found)
     return found
 
@@ -52,13 +52,15 @@ def choice_of(text: str) -> Any:
     return text if text in CHOICES else {"type": "function", "function": {"name": text}}
 
 
-def for_template(asked: dict[str, Any], template: "ChatTemplate | None", note: Callable[[str], None]) -> dict[str, Any]:
+def for_template(
+    requested: dict[str, Any], template: "ChatTemplate | None", note: Callable[[str], None]
+) -> dict[str, Any]:
     """The options without a switch that the model does not have; that is worth a note, not an error."""
     from tahr.generation.thinking import can_think
     from tahr.text.replies.thinking import SWITCHES
 
     has_switch = template is not None and (can_think(template) or any(name in template.variables for name in SWITCHES))
-    if "thinking" not in asked or has_switch:
-        return asked
+    if "thinking" not in requested or has_switch:
+        return requested
     note("note: This model has no switch for thinking, so the thinking option changes nothing.")
-    return {name: value for name, value in asked.items() if name != "thinking"}
+    return {name: value for name, value in requested.items() if name != "thinking"}

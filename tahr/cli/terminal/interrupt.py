@@ -8,7 +8,7 @@ class Interrupt:
     """While entered, the first Ctrl-C only asks for a stop, so that no step is cut in half; the second one raises."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     def __enter__(self) -> "Interrupt":
         self._before = signal.signal(signal.SIGINT, self._ask)
@@ -18,6 +18,6 @@ class Interrupt:
         signal.signal(signal.SIGINT, self._before)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True

@@ -86,12 +86,12 @@ def run(args: argparse.Namespace) -> int:
 
     refuse_contradictions(args)
     grammar = grammar_of(args)
-    asked = chat_options_of(args)
+    requested = chat_options_of(args)
     named = options.model_name(args) or options.model_of_environment()
     if named and looks_like_a_prompt(named):
         raise ModelNotFound(f"`{named}` is not a model: to ask the default one, write `tahr run -p ...`.")
     if args.server is not None:
-        return run_attached(args, options.model_name(args), grammar, asked)
+        return run_attached(args, options.model_name(args), grammar, requested)
     general = read_layers(args, SECTIONS, flags_in(args, SECTIONS) | options.engine_flags(args), note)
     source, table, quantization = written_down(named, general)
     layers = general.about({**profile_values(source or DEFAULT_MODEL, SECTIONS, note), **table}, {})
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
         llm.apply_lora([(each.name, None) for each in llm.loras()])
         output = output_of(args)
         raw = args.raw or is_base_model(llm, layers.values("chat").get("system"))
-        variables = {} if raw else for_template(asked, llm.template, note)
+        variables = {} if raw else for_template(requested, llm.template, note)
         conversation = Conversation(
             llm, output, sampling, variables, raw=raw, shifts=not args.no_context_shift, grammar=grammar,
             prefix_files=prefix_files(llm, name, chosen, config.quantize),
@@ -132,7 +132,9 @@ def run(args: argparse.Namespace) -> int:
         return chat(conversation, args.quiet) if prompt is None else one_shot(conversation, prompt)
 
 
-def run_attached(args: argparse.Namespace, name: str | None, grammar: "Grammar | None", asked: dict[str, Any]) -> int:
+def run_attached(
+    args: argparse.Namespace, name: str | None, grammar: "Grammar | None", requested: dict[str, Any]
+) -> int:
     """The same with a model that a server has loaded."""
     from tahr.cli.chat.conversation import Conversation
     from tahr.cli.chat.prompt import read_prompt
@@ -145,7 +147,7 @@ def run_attached(args: argparse.Namespace, name: str | None, grammar: "Grammar |
     output = output_of(args)
     model = RemoteModel(ServerClient(args.server), name)
     conversation = Conversation(
-        model, output, SamplingParams.of(layers.values("sampling")), asked, raw=args.raw,
+        model, output, SamplingParams.of(layers.values("sampling")), requested, raw=args.raw,
         shifts=not args.no_context_shift, grammar=grammar,
     )  # fmt: skip
     if (system := layers.values("chat").get("system")) and not args.raw:

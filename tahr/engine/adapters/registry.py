@@ -82,10 +82,10 @@ class Adapters:
         """The sum of some adapters, given as (name, scale); those of the engine if none are named."""
         if not lora:
             return self.default
-        asked = clean_lora(lora)
-        if len(asked) > MAX_STACK:
-            raise ConfigError(f"{len(asked)} adapters are asked for at once; {MAX_STACK} are the most.")
-        found = [(self.find(name), scale) for name, scale in asked]
+        requested = clean_lora(lora)
+        if len(requested) > MAX_STACK:
+            raise ConfigError(f"{len(requested)} adapters are asked for at once; {MAX_STACK} are the most.")
+        found = [(self.find(name), scale) for name, scale in requested]
         scaled = [(one, one.scale if scale is None else float(scale)) for one, scale in found]
         return self.stack_of([(one, scale) for one, scale in scaled if scale])
 

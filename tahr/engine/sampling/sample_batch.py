@@ -51,7 +51,7 @@ class SampleBatch:
         self._counters = self.rows.params["counter"].data  # NumPy takes longer to write to a field
         self._slots = self.rows.slots.data
         self._fill_mu()
-        self.on_host: ListOf[int] = ()  # see `Backend.host_samples`
+        self.host_bound: ListOf[int] = ()  # see `Backend.host_samples`
 
     def holds(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> bool:
         """Whether it was made for these requests; if so, request i takes row `source[i]` from now on."""

@@ -38,9 +38,9 @@ class ReadyBatch(NamedTuple):
     errors: Mapping[int, TahrError]
 
     @property
-    def on_host(self) -> ListOf[int]:
+    def host_bound(self) -> ListOf[int]:
         """The places whose tokens no step may refer to before they are collected."""
-        return self.batch.on_host
+        return self.batch.host_bound
 
     def results(self, sampled: SampledTokens) -> ListOf[Sample]:
         """The token of each request. What is wrong with one is its own answer, never an exception."""
@@ -89,7 +89,7 @@ class Sampler:
         batch = self._batch
         if batch is None or not batch.holds(requests, source):
             batch = SampleBatch(requests, source, self._n_vocab, self._is_draft, self._mask_memory)
-            batch.on_host = self._executor.host_samples(batch.rows)
+            batch.host_bound = self._executor.host_samples(batch.rows)
             self._batch = batch
         if batch.has_masks:
             batch.finish_masks()  # of a step that failed before it sampled

@@ -188,7 +188,7 @@ class SequenceMemory:
             return None
         found = self._lookup(seq)
         n_reused = tokens_reused(len(found[0].pages), self.page_size, len(seq.tokens)) if found else 0
-        while not self._room_for(found, n_reused, len(seq.tokens)):
+        while not self._has_pages_for(found, n_reused, len(seq.tokens)):
             if not self._swap_one_out():
                 for table in found:
                     table.cut(0)
@@ -220,7 +220,7 @@ class SequenceMemory:
             return self.prefix.lookup(seq.hashes, seq.tokens)
         return [PageTable(pool) for pool in self.pools]
 
-    def _room_for(self, tables: list[PageTable], n_computed: int, n_tokens: int) -> bool:
+    def _has_pages_for(self, tables: list[PageTable], n_computed: int, n_tokens: int) -> bool:
         return all(
             table.n_missing(n_computed, n_computed, n_tokens) <= table.pool.n_free - (n_left if self.running else 0)
             for table, n_left in zip(tables, self._reserves, strict=True)
@@ -260,7 +260,7 @@ class SequenceMemory:
         if self._owns_pages(seq, end):
             return True
         if any(table.n_missing(seq.computed, seq.scheduled, end) for table in seq.tables):
-            if not self._make_room(seq, end, work):
+            if not self._free_pages_for(seq, end, work):
                 return False
             work.copies += self._grow(seq, end)
         return True
@@ -276,7 +276,7 @@ class SequenceMemory:
         seq.n_owned = (last + 1) * self.page_size
         return True
 
-    def _make_room(self, seq: Sequence, end: int, work: StepWork) -> bool:
+    def _free_pages_for(self, seq: Sequence, end: int, work: StepWork) -> bool:
         """Preempt the last by rank until there are enough pages; one of them may be the sequence itself.
 
         Pages of sequences in flight come back when their step has landed: the sequence waits for that.

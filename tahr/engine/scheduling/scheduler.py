@@ -108,7 +108,7 @@ class Scheduler(SequenceMemory):
     # ---- prefill -----------------------------------------------------------------------------------------------------
 
     def _schedule_prefill(self, output: Output, prefilling: list[Sequence], work: StepWork) -> None:
-        """Prompts that have begun come first, then new ones as long as there is room."""
+        """Prompts that have begun come first, then new ones as long as there is capacity."""
         if not (prefilling or self.queues[output]):
             return
         others_decode = work or (output is Output.HIDDEN and self._n_running[Output.LOGITS])

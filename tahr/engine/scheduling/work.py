@@ -45,7 +45,7 @@ class SchedulerLimits:
     def reserve(self, pool: PagePool) -> int:
         """Pages of a pool that admission must leave, so that running sequences can grow."""
         if pool.n_pages >= self.n_seqs * pool.most_held:
-            return 0  # there is room for every sequence
+            return 0  # every sequence fits
         return pool.n_pages - ceil(pool.n_pages * self.admit_below)
 
     @property

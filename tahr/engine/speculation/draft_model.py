@@ -112,7 +112,7 @@ class DraftModelProposer:
         ready = sampler.finish(sampler.prepare(requests, list(range(len(drafting)))), lengths, slots)
         executor.sample(handle, ready.rows)
         follows = any(request.sampling.follows_text or request.grammar for request in requests)
-        known = executor.facts.overlaps and not follows and not ready.on_host and all(slots)
+        known = executor.facts.overlaps and not follows and not ready.host_bound and all(slots)
         return DraftPass(drafting, handle, ready, known)
 
     def _collect(self, passes: list["DraftPass"], ended: set[int]) -> None:

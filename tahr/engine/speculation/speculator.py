@@ -88,12 +88,12 @@ class Speculator:
 
     def _draft(self, requests: list[DraftRequest]) -> None:
         """Let the proposer draft. One that fails is not asked again: replies need no drafts."""
-        bound = [seq for seq, _ in requests if seq.grammar]
-        for seq in bound:
+        constrained = [seq for seq, _ in requests if seq.grammar]
+        for seq in constrained:
             forget(seq)
         try:
             self.proposer.propose(requests)
-            for seq in bound:
+            for seq in constrained:
                 cut_drafts(seq)
         except Exception:
             log.exception("Drafting failed, so speculation is off from now on; replies go on without it.")

@@ -35,7 +35,7 @@ class InFlight:
         return self.samples.sampled
 
     @property
-    def on_host(self) -> ListOf[int]:
+    def host_bound(self) -> ListOf[int]:
         """The samples whose tokens the device will not know by itself."""
         batch = self.masks or (self.sampled and self.sampled.batch)
-        return batch.on_host if batch else ()
+        return batch.host_bound if batch else ()

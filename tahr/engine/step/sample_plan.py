@@ -35,7 +35,7 @@ class SamplePlan:
         self._n_after: list[int] = []  # by token: drafts of its sequence after its row; empty: there are none
         if [seq for seq in self.sampled if seq.drafts or seq.forks]:
             self._add_choices()
-        self.bound = [seq for seq in self.sampled if seq.grammar]
+        self.constrained = [seq for seq in self.sampled if seq.grammar]
         self.wants_rows = ends[-1] > len(set(self.rows))  # others than those to sample from
 
     def _add_choices(self) -> None:

@@ -83,7 +83,7 @@ class Steps:
         executor, which copies them first.
         """
         samples = step.samples
-        step.waits = bool(samples.bound) and any(seq.n_ahead > len(seq.drafts) for seq in samples.bound)
+        step.waits = bool(samples.constrained) and any(seq.n_ahead > len(seq.drafts) for seq in samples.constrained)
         batch = None if step.waits else self.sampler.prepare(samples.requests, samples.rows)
         copies = take_copies() if take_copies else None
         request = step.request._replace(state_copies=copies) if copies else step.request

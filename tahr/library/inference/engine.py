@@ -163,10 +163,10 @@ class InferenceEngine:
         if np.shape(logits) != (model.config.n_vocab,) or not isinstance(logits, np.ndarray):
             shape = f"{np.shape(logits)}, but it must be an array of ({model.config.n_vocab},)"
             raise ConfigError(f"The logits have the shape {shape}: give what forward_prefill returned.")
-        total = min(max_tokens, model.session.room + 1)
-        asked = self.config.sampler if sampler is None else sampling_params(sampler)
-        grammar = model.grammars.state(asked.grammar, asked.grammar_after) if asked.grammar else None
-        reply = open_reply(asked, model.tokenizer, prompt_tokens, total, grammar)
+        total = min(max_tokens, model.session.n_remaining + 1)
+        requested = self.config.sampler if sampler is None else sampling_params(sampler)
+        grammar = model.grammars.state(requested.grammar, requested.grammar_after) if requested.grammar else None
+        reply = open_reply(requested, model.tokenizer, prompt_tokens, total, grammar)
         reporter = ProgressReporter(progress, total) if progress else None
         self._metrics.requests_started += 1
         text = self._listen(decode(model.session, logits, reply), callback, cancel, reporter)
@@ -286,10 +286,12 @@ class InferenceEngine:
         tokens = token_ids(tokens)
         if not isinstance(config, BeamSearchConfig):
             raise ConfigError(f"The search is asked for with {short(config)}, but it needs a BeamSearchConfig.")
-        room = model.session.context_size - len(tokens)
-        if room < 0 or not tokens:
-            raise ConfigError(f"The prompt has {len(tokens)} tokens, but it must have 1 to {room + len(tokens)}.")
-        config = replace(config, max_new_tokens=min(config.max_new_tokens, room))
+        n_remaining = model.session.context_size - len(tokens)
+        if n_remaining < 0 or not tokens:
+            raise ConfigError(
+                f"The prompt has {len(tokens)} tokens, but it must have 1 to {n_remaining + len(tokens)}."
+            )
+        config = replace(config, max_new_tokens=min(config.max_new_tokens, n_remaining))
         beams = EngineBeams(model.engine)
         ends = model.tokenizer.is_eos if eos is None else eos.__eq__ if isinstance(eos, int) else eos
         try:

@@ -40,7 +40,7 @@ def open_reply(
 def decode(session: Session, logits: Floats, reply: Sequence) -> Iterator[str]:
     """The text of each sampled token (it may be empty), until the reply ends or has as many as it may.
 
-    The session needs room for one fewer: the last token is never fed.
+    The session needs memory for one fewer: the last token is never fed.
     """
     assert reply.request
     text = session.sequence

@@ -21,7 +21,7 @@ from tahr.models.loader.load import OpenedModel, open_model
 from tahr.text.tokens.tokenizer import Tokenizer
 
 N_SEQS = 64  # beams, or texts to embed, of one step
-N_TEXTS = 2  # full texts the pool has room for
+N_TEXTS = 2  # full texts that fit the pool
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def build(
     config: InferenceConfig, source: OpenedModel, tokenizer: Tokenizer, fingerprint: Callable[[], str]
 ) -> LoadedModel:
     """Beams and embeddings have the memory of a second text."""
-    asked = replace(engine_config(config), max_batch_size=N_SEQS, prefix_cache=False)
-    loaded = load_engine(source, tokenizer, asked, whole_texts=N_TEXTS)
+    requested = replace(engine_config(config), max_batch_size=N_SEQS, prefix_cache=False)
+    loaded = load_engine(source, tokenizer, requested, whole_texts=N_TEXTS)
     session = Session(loaded.engine, model=object())
     return LoadedModel(loaded.engine, loaded.model_config, tokenizer, session, fingerprint)
 

@@ -80,7 +80,7 @@ class Session:
         return self.engine.context_size
 
     @property
-    def room(self) -> int:
+    def n_remaining(self) -> int:
         """How many more tokens fit."""
         return self.context_size - self.length
 

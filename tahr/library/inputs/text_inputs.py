@@ -75,7 +75,7 @@ class TextInputs:
         return n if n and tokens[-n:] == list(self.tokenizer.suffix) else 0
 
     def encode_first(self, first: str, truncate: int | None = None) -> list[int]:
-        """How pairs with this first text begin. It is never cut: one that leaves no room for a second is refused."""
+        """How pairs with this first text begin. It is never cut: one that leaves no tokens for a second is refused."""
         tokenizer = self.tokenizer
         limit = self.limit(truncate) or self.context_size
         opening = [*tokenizer.prefix, *tokenizer.encode(first, add_special=False), *tokenizer.between]

@@ -28,11 +28,11 @@ class ModelPair:
 
 def load_pair(config: InferenceConfig, draft: str, n_most: int) -> ModelPair:
     """Both models on one backend; at most `n_most` tokens are drafted at once."""
-    asked = replace(engine_config(config), spec_draft=draft, spec_tokens=n_most)
+    requested = replace(engine_config(config), spec_draft=draft, spec_tokens=n_most)
     files = local_files(config.model_path)
     source = open_model(files.weights, files.directory)
     tokenizer = tokenizer_at(config.tokenizer_path) if config.tokenizer_path else open_tokenizer(files, source)
-    loaded = load_engine(source, tokenizer, asked, local_draft(draft, tokenizer), whole_texts=N_TEXTS)
+    loaded = load_engine(source, tokenizer, requested, local_draft(draft, tokenizer), whole_texts=N_TEXTS)
     speculator = loaded.engine.speculator
     assert speculator and isinstance(speculator.proposer, DraftModelProposer)
     return ModelPair(loaded.engine, tokenizer, loaded.model_config, speculator, speculator.proposer)

@@ -154,6 +154,6 @@ class SpeculativeEngine:
 
 def check_sampler(params: SamplingParams) -> None:
     """Refuse what one text without a grammar cannot follow."""
-    for name, asked in (("n > 1", params.n > 1), ("grammar", params.grammar is not None)):
-        if asked:
+    for name, requested in (("n > 1", params.n > 1), ("grammar", params.grammar is not None)):
+        if requested:
             raise ConfigError(f"A SpeculativeEngine writes one text and takes no {name}: use LLM with spec_draft.")

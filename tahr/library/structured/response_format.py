@@ -26,10 +26,10 @@ class ResponseFormat:
 
     def over(self, params: SamplingParams | None) -> SamplingParams:
         """The sampling parameters of a request, with this grammar."""
-        asked = sampling_params(params)
-        if asked.grammar is not None:
+        requested = sampling_params(params)
+        if requested.grammar is not None:
             raise ConfigError("response_format and the grammar of the parameters both say what the text must be.")
-        return replace(asked, grammar=self.grammar)
+        return replace(requested, grammar=self.grammar)
 
     def parsed(self, completion: Completion) -> Completion:
         """The completion with its object; one that was cut short has none."""
@@ -47,35 +47,37 @@ class ResponseFormat:
         return replace(chunk, completion=self.parsed(chunk.completion)) if chunk.completion else chunk
 
 
-def response_format_of(asked: Any) -> ResponseFormat | None:
+def response_format_of(requested: Any) -> ResponseFormat | None:
     """What was asked for: a class with `model_json_schema` (pydantic's), a dataclass, a JSON schema, or a Grammar."""
-    if asked is None:
+    if requested is None:
         return None
-    if isinstance(asked, Grammar):
-        return ResponseFormat(asked, json.loads if asked.kind in OF_JSON else str)
-    if isinstance(asked, type) and hasattr(asked, "model_json_schema"):
-        schema = closed(asked.model_json_schema())
-        return ResponseFormat(Grammar("json_schema", schema), asked.model_validate_json)  # type: ignore[attr-defined]
-    if isinstance(asked, type) and is_dataclass(asked):
-        return ResponseFormat(Grammar("json_schema", schema_of(asked)), lambda text: from_json(asked, json.loads(text)))
-    if isinstance(asked, Mapping):
-        return of_mapping(asked)
+    if isinstance(requested, Grammar):
+        return ResponseFormat(requested, json.loads if requested.kind in OF_JSON else str)
+    if isinstance(requested, type) and hasattr(requested, "model_json_schema"):
+        schema = closed(requested.model_json_schema())
+        return ResponseFormat(Grammar("json_schema", schema), requested.model_validate_json)  # type: ignore[attr-defined]
+    if isinstance(requested, type) and is_dataclass(requested):
+        return ResponseFormat(
+            Grammar("json_schema", schema_of(requested)), lambda text: from_json(requested, json.loads(text))
+        )
+    if isinstance(requested, Mapping):
+        return of_mapping(requested)
     raise ConfigError(
-        f"response_format is {short(asked)}, but it must be a class with model_json_schema (such as pydantic's), "
+        f"response_format is {short(requested)}, but it must be a class with model_json_schema (such as pydantic's), "
         "a dataclass, a JSON schema or a Grammar."
     )
 
 
-def of_mapping(asked: Mapping[str, Any]) -> ResponseFormat | None:
+def of_mapping(requested: Mapping[str, Any]) -> ResponseFormat | None:
     """A JSON schema, or what OpenAI's API takes."""
-    kind = asked.get("type")
+    kind = requested.get("type")
     if kind not in OPENAI_TYPES:
-        return ResponseFormat(Grammar("json_schema", dict(asked)), json.loads)
+        return ResponseFormat(Grammar("json_schema", dict(requested)), json.loads)
     if kind == "text":
         return None
     if kind == "json_object":
         return ResponseFormat(Grammar("json_object"), json.loads)
-    inner = asked.get("json_schema")
+    inner = requested.get("json_schema")
     if not isinstance(inner, Mapping) or "schema" not in inner:
         raise ConfigError("response_format of type json_schema has no json_schema with a schema: add it.")
     return ResponseFormat(Grammar(schema_kind(inner.get("strict")), inner["schema"]), json.loads)

@@ -107,7 +107,7 @@ class ModelConfig:
     logit_scale: float = 1.0
     attn_softcap: float = 0.0
     logit_softcap: float = 0.0
-    parallel: bool = False  # the halves of a layer read the same rows
+    parallel: bool = False  # the sublayers of a layer read the same rows
     alibi: float = 0.0  # the steepest slope is 2^-alibi per head; 0: none
     qkv_clip: float = 0.0  # queries, keys and values are held within +-this; 0: not
     attn_scaling: AttentionScaling | None = None

@@ -21,18 +21,18 @@ TABLE, POSITIONS, TYPES = (f"model.embed_{name}.weight" for name in ("tokens", "
 
 
 class PostNormLayer(DecoderLayer):
-    """Both halves read the stream as it is; a norm follows each addition."""
+    """Both sublayers read the stream as it is; a norm follows each addition."""
 
-    def mix(self, run: ForwardPass, stream: ResidualStream) -> None:
+    def attention(self, run: ForwardPass, stream: ResidualStream) -> None:
         """Let tokens read each other."""
         self._add_and_norm(0, run, stream)
 
-    def transform(self, run: ForwardPass, stream: ResidualStream) -> None:
+    def mlp(self, run: ForwardPass, stream: ResidualStream) -> None:
         """Work on each token alone."""
         self._add_and_norm(1, run, stream)
 
     def _add_and_norm(self, i: int, run: ForwardPass, stream: ResidualStream) -> None:
-        stream.add(self.halves[i](run, NormedInput(stream, None)))
+        stream.add(self.sublayers[i](run, NormedInput(stream, None)))
         stream.rows = stream.normed(self.norms[i])
 
 

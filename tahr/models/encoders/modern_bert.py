@@ -23,7 +23,7 @@ PERIOD = 3
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
     def layer(i: int, at: Weights) -> DecoderLayer:
         return DecoderLayer(
-            mix=Attention(cfg, i, at.at("self_attn")),
+            attention=Attention(cfg, i, at.at("self_attn")),
             ffn=GatedMLP(cfg, at.at("mlp")),
             # The first layer reads what the norm of the embeddings gives.
             norms=(at.norm("input_layernorm") if i else None, at.norm("post_attention_layernorm")),

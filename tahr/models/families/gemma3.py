@@ -22,7 +22,7 @@ N_LAYERS_27B = 62
 def build(cfg: ModelConfig, w: Weights, qk_norm: QkNorm = "heads") -> Decoder:
     def layer(i: int, at: Weights) -> DecoderLayer:
         return DecoderLayer(
-            mix=Attention(cfg, i, at.at("self_attn"), qk_norm),
+            attention=Attention(cfg, i, at.at("self_attn"), qk_norm),
             ffn=GatedMLP(cfg, at.at("mlp")),
             norms=at.pick("input_layernorm", "pre_feedforward_layernorm"),
             after=at.pick("post_attention_layernorm", "post_feedforward_layernorm"),

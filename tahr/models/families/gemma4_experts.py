@@ -45,8 +45,8 @@ def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
         layer = r"(model\.layers\.\d+)"
         tensors.rename(rf"{layer}\.router\.proj\.scale", r"\1.router.scale.weight")
         tensors.rename(rf"{layer}\.experts\.down_proj\.scale", r"\1.router.per_expert_scale.weight")
-        halves = {f"experts.{part}_proj": cfg.moe.ffn_width for part in ("gate", "up")}
-        tensors.split("experts.gate_up_proj", halves)
+        heights = {f"experts.{part}_proj": cfg.moe.ffn_width for part in ("gate", "up")}
+        tensors.split("experts.gate_up_proj", heights)
     return tensors
 
 

@@ -50,7 +50,7 @@ class Gemma4Layer(DecoderLayer):
     def __init__(self, cfg: ModelConfig, i: int, at: Weights):
         width = cfg.kinds[i].ffn_width
         super().__init__(
-            mix=Gemma4Attention(cfg, i, at.at("self_attn")),
+            attention=Gemma4Attention(cfg, i, at.at("self_attn")),
             ffn=DenseAndExperts(cfg, at, width) if cfg.moe else GatedMLP(cfg, at.at("mlp"), width),
             norms=at.pick("input_layernorm", "pre_feedforward_layernorm"),
             after=at.pick("post_attention_layernorm", "post_feedforward_layernorm"),
@@ -64,8 +64,8 @@ class Gemma4Layer(DecoderLayer):
             self.projection = at.linear("per_layer_projection", cfg.width, self.width)
             self.norm = at.norm("post_per_layer_input_norm")
 
-    def transform(self, run: ForwardPass, stream: ResidualStream) -> None:
-        super().transform(run, stream)
+    def mlp(self, run: ForwardPass, stream: ResidualStream) -> None:
+        super().mlp(run, stream)
         if self.width:
             self.add_own_embedding(run, stream)
         if self.scalar != 1:

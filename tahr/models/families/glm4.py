@@ -19,7 +19,7 @@ from tahr.models.parts.weights import Weights
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
     def layer(i: int, at: Weights) -> DecoderLayer:
         return DecoderLayer(
-            mix=Attention(cfg, i, at.at("self_attn")),
+            attention=Attention(cfg, i, at.at("self_attn")),
             ffn=GatedMLP(cfg, at.at("mlp")),
             norms=at.pick("input_layernorm", "post_attention_layernorm"),
             after=at.pick("post_self_attn_layernorm", "post_mlp_layernorm"),

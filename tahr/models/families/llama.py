@@ -22,12 +22,12 @@ def build(cfg: ModelConfig, w: Weights) -> Decoder:
     return build_with(cfg, w, lambda i, at: Attention(cfg, i, at.at("self_attn")))
 
 
-def build_with(cfg: ModelConfig, w: Weights, mix: Callable[[int, Weights], Mixer]) -> Decoder:
-    """A llama whose layers mix tokens by what `mix` makes of their numbers and their weights."""
+def build_with(cfg: ModelConfig, w: Weights, attention: Callable[[int, Weights], Mixer]) -> Decoder:
+    """A llama whose attention sublayers are made by `attention` of a number and weights."""
 
     def layer(i: int, at: Weights) -> DecoderLayer:
         return DecoderLayer(
-            mix=mix(i, at),
+            attention=attention(i, at),
             ffn=(Experts if cfg.kinds[i].sparse else GatedMLP)(cfg, at.at("mlp")),
             norms=at.pick("input_layernorm", "post_attention_layernorm"),
         )

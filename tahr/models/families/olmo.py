@@ -22,7 +22,7 @@ PERIOD = 4
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
     def layer(i: int, at: Weights) -> DecoderLayer:
         return DecoderLayer(
-            mix=Attention(cfg, i, at.at("self_attn"), qk_norm="rows"),
+            attention=Attention(cfg, i, at.at("self_attn"), qk_norm="rows"),
             ffn=GatedMLP(cfg, at.at("mlp")),
             after=at.pick("post_attention_layernorm", "post_feedforward_layernorm"),
         )

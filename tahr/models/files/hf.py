@@ -134,10 +134,10 @@ def context_of(rope: RopeConfig, context: int) -> int:
 
 
 def activation(f: Fields, name: str) -> Activation:
-    asked = f.text(name, "silu")
-    if asked not in ACTIVATIONS:
-        raise UnsupportedModel(f"{f.where} asks for the activation {asked!r}; Tahr knows {', '.join(ACTIVATIONS)}.")
-    return ACTIVATIONS[asked]
+    requested = f.text(name, "silu")
+    if requested not in ACTIVATIONS:
+        raise UnsupportedModel(f"{f.where} asks for the activation {requested!r}; Tahr knows {', '.join(ACTIVATIONS)}.")
+    return ACTIVATIONS[requested]
 
 
 def hf_rope(f: Fields, head_dim: int, kind: str) -> RopeConfig:

@@ -200,7 +200,7 @@ class Weights:
     def _join(self, linears: Sequence[Linear]) -> JoinedLinears:
         joined = self.backend.join(linears, self._n_kept)
         for part in joined.parts:
-            self.counts.linears[part.name] = replace(self.counts.linears[part.name], room=joined.room)
+            self.counts.linears[part.name] = replace(self.counts.linears[part.name], spare_rows=joined.spare_rows)
         return joined
 
     def _linear(self, name: str, n_rows: int, n_cols: int, bias: bool) -> Linear:
@@ -240,7 +240,7 @@ class Weights:
         return Norm(self.upload(gain + np.float32(cfg.norm_offset)), cfg.norm_eps, cfg.norm_kind == "layer", bias)
 
     def pick(self, first: str, second: str) -> tuple[Norm, Norm]:
-        """The norms before, or after, the two halves of a layer."""
+        """The norms before, or after, the two sublayers of a layer."""
         return self.norm(first), self.norm(second)
 
     def skip(self, name: str) -> None:

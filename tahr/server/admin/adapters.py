@@ -115,8 +115,8 @@ async def unload(request: HttpRequest, state: ServerState, name: str) -> Adapter
 async def load_like_vllm(request: HttpRequest, state: ServerState) -> None:
     """Load an adapter, under vLLM's names."""
     body = decode(LOAD_BODY, await request.body())
-    asked = AdapterBody(name=body.lora_name, path=body.lora_path, model=body.base_model_name)
-    made = await load(request, state, asked, "lora_path", body.load_inplace)
+    requested = AdapterBody(name=body.lora_name, path=body.lora_path, model=body.base_model_name)
+    made = await load(request, state, requested, "lora_path", body.load_inplace)
     await request.respond(f"Success: LoRA adapter '{made.name}' added successfully.".encode(), "text/plain")
 
 

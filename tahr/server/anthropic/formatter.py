@@ -48,9 +48,9 @@ class MessageFormatter:
     headers: Mapping[str, str] = HEADERS
     keep_alive = PING
 
-    def __init__(self, asked: MessageOptions, tokenizer: "Tokenizer", options: ReplyOptions):
+    def __init__(self, requested: MessageOptions, tokenizer: "Tokenizer", options: ReplyOptions):
         self.id = f"msg_{random.getrandbits(96):024x}"  # no secret: asking the system for one takes long
-        self._asked = asked
+        self._requested = requested
         self._options = options
         self._n_blocks = 0
         self._kind: tuple[type, int] | None = None  # of the block that is open
@@ -75,7 +75,7 @@ class MessageFormatter:
         return b"".join([self._event(delta) for delta in deltas])
 
     def _event(self, delta: Delta) -> bytes:
-        if not is_shown(delta, self._asked):
+        if not is_shown(delta, self._requested):
             return self._end_block()  # texts before and after a thought are two blocks, also if nobody sees it
         kind = kind_of(delta)
         begun = b"" if kind == self._kind else self._end_block() + self._begin_block(kind, delta)
@@ -83,7 +83,7 @@ class MessageFormatter:
             return begun + self._text_head + encode(delta) + b"}}\n\n"
         if isinstance(delta, ToolCallDelta):
             return begun + self._delta({"type": "input_json_delta", "partial_json": delta.arguments})
-        if self._asked.omits_thinking:
+        if self._requested.omits_thinking:
             return begun
         return begun + self._delta({"type": "thinking_delta", "thinking": delta.text})
 
@@ -128,7 +128,9 @@ class MessageFormatter:
     # ---- whole ------------------------------------------------------------------------------------------------
 
     def whole(self, outputs: Sequence[ChoiceOutput], streams: Sequence[EngineStream], usage: Usage) -> MessageReply:
-        blocks = [block_of(each, self._asked) for each in merge(outputs[0].deltas) if is_shown(each, self._asked)]
+        blocks = [
+            block_of(each, self._requested) for each in merge(outputs[0].deltas) if is_shown(each, self._requested)
+        ]
         has_calls = any(isinstance(block, ToolUseBlock) for block in blocks)
         reason, sequence = self._stop_of(outputs[0].completion, has_calls)
         return MessageReply(self.id, self._options.model, blocks, MessageUsage.of(usage), reason, sequence)
@@ -139,7 +141,7 @@ class MessageFormatter:
         if completion.finish_reason == "length":
             n_all = self._options.n_prompt_tokens + completion.stats.n_generated_tokens
             is_full = (
-                n_all >= self._options.context_size and completion.stats.n_generated_tokens < self._asked.max_tokens
+                n_all >= self._options.context_size and completion.stats.n_generated_tokens < self._requested.max_tokens
             )
             return "model_context_window_exceeded" if is_full else "max_tokens", None
         if completion.matched_stop is not None:
@@ -147,13 +149,13 @@ class MessageFormatter:
         return "tool_use" if has_calls else "end_turn", None
 
 
-def is_shown(delta: Delta, asked: MessageOptions) -> bool:
-    return asked.has_thinking or not isinstance(delta, ReasoningDelta)
+def is_shown(delta: Delta, requested: MessageOptions) -> bool:
+    return requested.has_thinking or not isinstance(delta, ReasoningDelta)
 
 
-def block_of(delta: Delta, asked: MessageOptions) -> Block:
+def block_of(delta: Delta, requested: MessageOptions) -> Block:
     if isinstance(delta, str):
         return TextBlock(delta)
     if isinstance(delta, ReasoningDelta):
-        return ThinkingBlock("" if asked.omits_thinking else delta.text)
+        return ThinkingBlock("" if requested.omits_thinking else delta.text)
     return ToolUseBlock(delta.id, delta.name, loaded_prefix(delta.arguments))

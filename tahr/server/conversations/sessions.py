@@ -120,7 +120,7 @@ class Sessions:
         """A turn whose messages are the whole conversation, the new ones last."""
         conversation(new)  # its errors number the messages as they were sent
         added = tuple(StoredMessage(bare(message), n_tokens_of(message, engine)) for message in new)
-        # Half of the context at most, so that there is room for new messages and replies.
+        # Half of the context at most, so that new messages and replies fit.
         max_tokens = min(self._max_tokens, engine.context_size // 2)
         with self._lock:
             stored = self._entries.get(owner, ())

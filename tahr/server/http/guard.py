@@ -146,6 +146,6 @@ def is_page_of(host: str, origin: str) -> bool:
 
 async def preflight(request: HttpRequest) -> None:
     """Answer a browser's question before it sends a request from another site."""
-    asked = request.header("access-control-request-headers")
-    wanted = {"access-control-allow-headers": asked or "authorization, content-type"}
+    requested = request.header("access-control-request-headers")
+    wanted = {"access-control-allow-headers": requested or "authorization, content-type"}
     await request.respond(b"", "text/plain", status=204, headers={**PREFLIGHT, **wanted})

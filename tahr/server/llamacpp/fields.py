@@ -178,12 +178,12 @@ def settings_shown(body: NativeBody | None, defaults: SamplingParams) -> dict[st
     """The sampling settings of a request, or of one that says nothing."""
 
     def value(name: str) -> Any:
-        asked = getattr(body, name, None)
-        return getattr(defaults, name) if asked is None else asked
+        requested = getattr(body, name, None)
+        return getattr(defaults, name) if requested is None else requested
 
     shown = {name: value(name) for name in SHOWN}
-    asked = body.n_predict if body and body.n_predict is not None else getattr(body, "max_tokens", None)
-    n_predict = defaults.max_tokens if asked is None else asked
+    requested = body.n_predict if body and body.n_predict is not None else getattr(body, "max_tokens", None)
+    n_predict = defaults.max_tokens if requested is None else requested
     penalty = body.repeat_penalty if body and body.repeat_penalty is not None else defaults.repetition_penalty
     stop = ([body.stop] if isinstance(body.stop, str) else body.stop) if body and body.stop else list(defaults.stop)
     return shown | {

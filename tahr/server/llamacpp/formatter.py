@@ -49,14 +49,14 @@ class NativeFormatter:
     headers: Mapping[str, str] = HEADERS
     keep_alive = KEEP_ALIVE
 
-    def __init__(self, asked: NativeOptions, tokenizer: "Tokenizer", options: ReplyOptions):
+    def __init__(self, requested: NativeOptions, tokenizer: "Tokenizer", options: ReplyOptions):
         self.id = f"cmpl-{random.getrandbits(96):024x}"  # no secret: asking the system for one takes long
         self.has_logprobs = options.logprobs
-        self._asked = asked
+        self._requested = requested
         self._tokenizer = tokenizer
         self._options = options
-        self._n_tokens = [0] * len(asked.prompt_texts)
-        self._has_new_line = [False] * len(asked.prompt_texts)
+        self._n_tokens = [0] * len(requested.prompt_texts)
+        self._has_new_line = [False] * len(requested.prompt_texts)
 
     # ---- a stream ---------------------------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ class NativeFormatter:
             stop=False,
             id_slot=NO_SLOT,
             tokens_predicted=self._n_tokens[choice],
-            tokens_evaluated=self._asked.n_prompt_tokens[choice],
+            tokens_evaluated=self._requested.n_prompt_tokens[choice],
         )
         if self.has_logprobs:
             made.completion_probabilities = self._probabilities(shown(self._tokenizer, chunk))
@@ -113,7 +113,7 @@ class NativeFormatter:
     def _choice(self, index: int, output: ChoiceOutput) -> NativeReply:
         text = text_of(output.deltas)
         assert output.completion
-        tokens = list(output.completion.token_ids) if self._asked.return_tokens else []
+        tokens = list(output.completion.token_ids) if self._requested.return_tokens else []
         made = self._last(index, output.completion, text, tokens, "\n" in text)
         if self.has_logprobs:
             made.completion_probabilities = self._probabilities(output.logprobs)
@@ -123,7 +123,7 @@ class NativeFormatter:
         self, index: int, completion: "Completion", text: str, tokens: list[int], has_new_line: bool
     ) -> NativeReply:
         stats = completion.stats
-        n_prompt = self._asked.n_prompt_tokens[index]
+        n_prompt = self._requested.n_prompt_tokens[index]
         n_tokens = stats.n_generated_tokens
         return NativeReply(
             index=index,
@@ -135,8 +135,8 @@ class NativeFormatter:
             tokens_evaluated=n_prompt,
             tokens_cached=n_prompt + n_tokens,
             model=self._options.model,
-            prompt=self._asked.prompt_texts[index],
-            generation_settings=self._asked.settings,
+            prompt=self._requested.prompt_texts[index],
+            generation_settings=self._requested.settings,
             has_new_line=has_new_line,
             truncated=False,
             stop_type=stop_type(completion),
@@ -146,20 +146,22 @@ class NativeFormatter:
 
     def _kept(self, reply: NativeReply) -> Any:
         """The fields that were asked for, those inside others by paths."""
-        if not self._asked.fields:
+        if not self._requested.fields:
             return reply
         facts = msgspec.to_builtins(reply)
-        found = {path: inside(facts, path.split("/")) for path in self._asked.fields}
+        found = {path: inside(facts, path.split("/")) for path in self._requested.fields}
         return {path: value for path, value in found.items() if value is not UNSET}
 
-    def _probabilities(self, picks: "Sequence[SampledToken]") -> list[NativeProbability]:
+    def _probabilities(self, samples: "Sequence[SampledToken]") -> list[NativeProbability]:
         def facts(token: int, logprob: float | None) -> tuple[int, str, list[int], float]:
             data = self._tokenizer.token_bytes(token)
             return token, data.decode("utf-8", "replace"), list(data), finite(logprob)
 
         return [
-            NativeProbability(*facts(pick.token, pick.logprob), [NativeTop(*facts(*top)) for top in pick.top_logprobs])
-            for pick in picks
+            NativeProbability(
+                *facts(sample.token, sample.logprob), [NativeTop(*facts(*top)) for top in sample.top_logprobs]
+            )
+            for sample in samples
         ]
 
 

@@ -11,15 +11,15 @@ from tahr.server.models.registry import ModelRegistry, ServedModel
 def chosen_model(models: ModelRegistry, name: str | None, lora: Any) -> tuple[ServedModel, tuple[LoraChoice, ...]]:
     """The model a request names, and its adapters: by the name `base:adapter`, or by the field `lora`."""
     model, adapter = models.find_adapted(name)
-    asked = checked(with_names(lora, model)) if lora else ()
-    if adapter and asked:
+    requested = checked(with_names(lora, model)) if lora else ()
+    if adapter and requested:
         raise bad_field("lora", f"The model {name!r} names an adapter already: leave out lora, or name the base model.")
-    known = {each.name for each in model.engine.adapters()} if asked else set()
-    unknown = [each for each, _ in asked if each not in known]
+    known = {each.name for each in model.engine.adapters()} if requested else set()
+    unknown = [each for each, _ in requested if each not in known]
     if unknown:
         there = ", ".join(sorted(known)) or "none"
         raise bad_field("lora", f"lora names {unknown[0][:80]!r}, which is not loaded: there is {there}.")
-    return model, ((adapter, None),) if adapter else asked
+    return model, ((adapter, None),) if adapter else requested
 
 
 def with_names(lora: Any, model: ServedModel) -> Any:

@@ -200,10 +200,10 @@ class ModelPool:
     async def _loaded_engine(self, model: ServedModel, loader: ModelLoader) -> ServedEngine:
         """Room first, then the engine; one that turns out larger than its files promised must find room as well."""
         n_bytes = model.n_bytes if model.n_bytes is not None else await self._on_thread(loader.n_bytes)
-        await self._make_room(model, n_bytes)
+        await self._free_memory_for(model, n_bytes)
         engine = await self._on_thread(loader.load)
         try:
-            await self._make_room(model, engine.n_bytes)
+            await self._free_memory_for(model, engine.n_bytes)
             await warm_up(engine)
             await change_adapters(engine, model)
         except BaseException:
@@ -211,7 +211,7 @@ class ModelPool:
             raise
         return engine
 
-    async def _make_room(self, model: ServedModel, n_bytes: int) -> None:
+    async def _free_memory_for(self, model: ServedModel, n_bytes: int) -> None:
         budget = self.budget_bytes
         self._loading_bytes = 0
         self._check_fits(model, n_bytes)
@@ -244,7 +244,7 @@ class ModelPool:
 
     async def unloaded(self, model: ServedModel) -> None:
         """Have a model unloaded because somebody asked; nobody's leaving ends it."""
-        await asyncio.shield(self.unload(model, "asked"))
+        await asyncio.shield(self.unload(model, "requested"))
 
     def unload(self, model: ServedModel, reason: str) -> "asyncio.Task[None]":
         """Unload a model once the requests that use it are finished; new ones wait until it is loaded again."""

@@ -65,9 +65,9 @@ def encoded(engine: ServedEngine, texts: list[str], body: OllamaEmbedBody) -> li
     with field_errors("dimensions"):
         check_dimensions(body.dimensions, engine.inputs.vector_width)
     n_kept = None if body.truncate is False else engine.context_size
-    asked = EmbeddingBody(input=list(texts), truncate_prompt_tokens=n_kept)
+    requested = EmbeddingBody(input=list(texts), truncate_prompt_tokens=n_kept)
     try:
-        return encode_texts(engine, asked)
+        return encode_texts(engine, requested)
     except HttpError as error:
         message = error.message.replace("send truncate_prompt_tokens", "leave out truncate")
         raise HttpError(error.status, message, param=error.param, code=error.code) from error

@@ -59,12 +59,12 @@ class LineFormatter:
     headers: Mapping[str, str] = HEADERS
     keep_alive = b""  # every line is taken for a part of the reply
 
-    def __init__(self, asked: LineOptions, tokenizer: "Tokenizer", options: ReplyOptions):
+    def __init__(self, requested: LineOptions, tokenizer: "Tokenizer", options: ReplyOptions):
         self.id = f"ollama-{random.getrandbits(96):024x}"  # no secret: asking the system for one takes long
         self.has_logprobs = options.logprobs
-        self._asked = asked
+        self._requested = requested
         self._tokenizer = tokenizer
-        self._head = b'{"model":%b,"created_at":"' % encode(asked.model)
+        self._head = b'{"model":%b,"created_at":"' % encode(requested.model)
         self._calls: list[Delta] = []
 
     # ---- a stream ---------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class LineFormatter:
 
     def _line(self, delta: Delta, logprobs: list[TokenLogprob] | None) -> bytes:
         text, thinking = ("", delta.text) if isinstance(delta, ReasoningDelta) else (str(delta), None)
-        if self._asked.is_chat:
+        if self._requested.is_chat:
             more = b"" if thinking is None else b',"thinking":%b' % encode(thinking)
             body = b'"message":{"role":"assistant","content":%b%b}' % (encode(text), more)
         else:
@@ -101,7 +101,7 @@ class LineFormatter:
         return self._calls_line(message) + encode(self._last(chunk.completion, "", UNSET)) + b"\n"
 
     def _calls_line(self, message: OllamaReplyMessage) -> bytes:
-        if not message.tool_calls or not self._asked.is_chat:
+        if not message.tool_calls or not self._requested.is_chat:
             return b""
         return b'%b%b","message":%b,"done":false}\n' % (self._head, timestamp().encode(), encode(message))
 
@@ -132,18 +132,18 @@ class LineFormatter:
 
     def _last(self, completion: "Completion", text: str, thinking: Any) -> OllamaChatReply | OllamaGenerateReply:
         facts: dict[str, Any] = {
-            "model": self._asked.model,
+            "model": self._requested.model,
             "created_at": timestamp(),
             "done_reason": "length" if completion.finish_reason == "length" else "stop",
             **self._durations(completion),
         }
-        if not self._asked.is_chat:
+        if not self._requested.is_chat:
             return OllamaGenerateReply(response=text, thinking=thinking, **facts)
         return OllamaChatReply(message=OllamaReplyMessage("assistant", text, thinking), **facts)
 
     def _durations(self, completion: "Completion") -> dict[str, int]:
         stats = completion.stats
-        request = self._asked.request
+        request = self._requested.request
         seconds = {
             "total_duration": perf_counter() - request.record.began,
             "load_duration": request.load_s,

@@ -47,10 +47,10 @@ class EmbeddingRequest:
 async def embed(request: HttpRequest, state: ServerState) -> None:
     """Texts as vectors of length 1."""
     sent = await request.body()
-    asked = await state.text_pool.run_for(request, partial(prepare, state.models, sent), len(sent))
-    with state.admission.admitted(request, asked.model), request.cancellable():
-        vectors = await asked.model.engine.embed(asked.texts, asked.options, asked.lora)
-        data = await state.text_pool.run(partial(written, vectors, asked))
+    requested = await state.text_pool.run_for(request, partial(prepare, state.models, sent), len(sent))
+    with state.admission.admitted(request, requested.model), request.cancellable():
+        vectors = await requested.model.engine.embed(requested.texts, requested.options, requested.lora)
+        data = await state.text_pool.run(partial(written, vectors, requested))
     await request.respond(data)
 
 
@@ -118,11 +118,13 @@ def field_errors(field: str) -> Iterator[None]:
         raise bad_field(field, str(error)) from error
 
 
-def written(vectors: Vectors, asked: EmbeddingRequest) -> bytes:
+def written(vectors: Vectors, requested: EmbeddingRequest) -> bytes:
     """The response. Lists of numbers are long, so this does not run on the event loop."""
-    if asked.body.encoding_format == "base64":
+    if requested.body.encoding_format == "base64":
         data = [Embedding(i, base64.b64encode(row.astype("<f4").tobytes()).decode()) for i, row in enumerate(vectors)]
     else:
         data = [Embedding(i, row.tolist()) for i, row in enumerate(vectors)]
-    n_tokens = sum(map(len, asked.texts))
-    return encode(EmbeddingReply(asked.body.model or asked.model.name, data, EmbeddingUsage(n_tokens, n_tokens)))
+    n_tokens = sum(map(len, requested.texts))
+    return encode(
+        EmbeddingReply(requested.body.model or requested.model.name, data, EmbeddingUsage(n_tokens, n_tokens))
+    )

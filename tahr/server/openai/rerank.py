@@ -98,27 +98,27 @@ class PairRequest:
 async def rerank(request: HttpRequest, state: ServerState) -> None:
     """Documents by how well they answer a query."""
     sent = await request.body()
-    body, asked = await state.text_pool.run_for(request, partial(prepare_rerank, state.models, sent), len(sent))
-    scores = await scored(request, state, asked)
-    await request.respond(await state.text_pool.run(partial(written_ranks, body, asked, scores)))
+    body, requested = await state.text_pool.run_for(request, partial(prepare_rerank, state.models, sent), len(sent))
+    scores = await scored(request, state, requested)
+    await request.respond(await state.text_pool.run(partial(written_ranks, body, requested, scores)))
 
 
 async def score(request: HttpRequest, state: ServerState) -> None:
     """How well texts go together."""
     sent = await request.body()
-    body, asked = await state.text_pool.run_for(request, partial(prepare_score, state.models, sent), len(sent))
-    scores = await scored(request, state, asked)
+    body, requested = await state.text_pool.run_for(request, partial(prepare_score, state.models, sent), len(sent))
+    scores = await scored(request, state, requested)
     data = [PairScore(i, each) for i, each in enumerate(scores)]
-    name = body.model or asked.model.name
-    made = ScoreReply(f"score-{request_id()}", int(time.time()), name, data, usage(asked.plan))
+    name = body.model or requested.model.name
+    made = ScoreReply(f"score-{request_id()}", int(time.time()), name, data, usage(requested.plan))
     await request.respond(await state.text_pool.run(partial(encode, made)))
 
 
-async def scored(request: HttpRequest, state: ServerState, asked: PairRequest) -> list[float]:
+async def scored(request: HttpRequest, state: ServerState, requested: PairRequest) -> list[float]:
     """The score of every pair."""
-    with state.admission.admitted(request, asked.model), request.cancellable():
-        vectors = await asked.model.engine.embed(asked.plan.texts, EmbeddingOptions())
-        return await state.text_pool.run(partial(asked.plan.scores, vectors))
+    with state.admission.admitted(request, requested.model), request.cancellable():
+        vectors = await requested.model.engine.embed(requested.plan.texts, EmbeddingOptions())
+        return await state.text_pool.run(partial(requested.plan.scores, vectors))
 
 
 def prepare_rerank(models: ModelRegistry, data: bytes) -> tuple[RerankBody, PairRequest]:
@@ -172,13 +172,15 @@ def check_texts(engine: ServedEngine, field: str, texts: list[str], is_cut: bool
             check_text_size(engine, text, field)
 
 
-def written_ranks(body: RerankBody, asked: PairRequest, scores: list[float]) -> bytes:
-    texts = asked.seconds
+def written_ranks(body: RerankBody, requested: PairRequest, scores: list[float]) -> bytes:
+    texts = requested.seconds
     results = [
         RankedResult(each.index, each.score, RankedText(texts[each.index]) if body.return_documents else None)
         for each in ranked(scores, body.top_n)
     ]
-    return encode(RerankReply(f"rerank-{request_id()}", body.model or asked.model.name, results, usage(asked.plan)))
+    return encode(
+        RerankReply(f"rerank-{request_id()}", body.model or requested.model.name, results, usage(requested.plan))
+    )
 
 
 def usage(plan: PairPlan) -> EmbeddingUsage:

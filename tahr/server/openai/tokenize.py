@@ -54,8 +54,10 @@ def tokens_of(model: ServedModel, body: TokenizeBody) -> list[int]:
         raise bad_field("tools", "tools belong to messages: send messages, or leave tools out.")
     text = body.prompt if body.prompt is not None else body.content or ""
     check_text_size(engine, text, given[0])
-    asked = [value for value in (body.add_special_tokens, body.add_special) if value is not None]
-    adds_special = asked[0] if asked else body.content is None  # llama.cpp's clients ask for them, vLLM's get them
+    requested = [value for value in (body.add_special_tokens, body.add_special) if value is not None]
+    adds_special = (
+        requested[0] if requested else body.content is None
+    )  # llama.cpp's clients ask for them, vLLM's get them
     return encode_text(engine, text, given[0], adds_special, body.parse_special)
 
 

@@ -63,19 +63,19 @@ def text_of(tokenizer: "Tokenizer", token: int) -> str:
     return tokenizer.token_bytes(token).decode("utf-8", "replace")
 
 
-def chat_logprobs(tokenizer: "Tokenizer", picks: "Sequence[SampledToken]") -> ChatLogprobs:
+def chat_logprobs(tokenizer: "Tokenizer", samples: "Sequence[SampledToken]") -> ChatLogprobs:
     """Log-probabilities in the form of chats: an object per token."""
 
     def top(token: int, logprob: float) -> TopLogprob:
         data = tokenizer.token_bytes(token)
         return TopLogprob(data.decode("utf-8", "replace"), finite(logprob), list(data))
 
-    def one(pick: "SampledToken") -> TokenLogprob:
-        data = tokenizer.token_bytes(pick.token)
-        best = [top(*each) for each in pick.top_logprobs]
-        return TokenLogprob(data.decode("utf-8", "replace"), finite(pick.logprob), list(data), best)
+    def one(sample: "SampledToken") -> TokenLogprob:
+        data = tokenizer.token_bytes(sample.token)
+        best = [top(*each) for each in sample.top_logprobs]
+        return TokenLogprob(data.decode("utf-8", "replace"), finite(sample.logprob), list(data), best)
 
-    return ChatLogprobs([one(pick) for pick in picks])
+    return ChatLogprobs([one(sample) for sample in samples])
 
 
 class TextOffsets:
@@ -116,32 +116,32 @@ def prompt_parts(tokenizer: "Tokenizer", tokens: Sequence[int], is_text: bool) -
 
 
 def text_logprobs(
-    tokenizer: "Tokenizer", picks: "Sequence[SampledToken]", offsets: list[int], first: int | None = None
+    tokenizer: "Tokenizer", samples: "Sequence[SampledToken]", offsets: list[int], first: int | None = None
 ) -> TextLogprobs:
     """Log-probabilities in the form of completions: lists side by side. `first` has nothing before it."""
     tokens = [] if first is None else [text_of(tokenizer, first)]
     logprobs: list[float | None] = [None] * len(tokens)
     tops: list[dict[str, float] | None] = [None] * len(tokens)
-    for pick in picks:
-        tokens.append(text_of(tokenizer, pick.token))
-        logprobs.append(finite(pick.logprob))
-        tops.append(tops_by_text(tokenizer, pick))
+    for sample in samples:
+        tokens.append(text_of(tokenizer, sample.token))
+        logprobs.append(finite(sample.logprob))
+        tops.append(tops_by_text(tokenizer, sample))
     return TextLogprobs(tokens, logprobs, tops, offsets)
 
 
-def tops_by_text(tokenizer: "Tokenizer", pick: "SampledToken") -> dict[str, float]:
+def tops_by_text(tokenizer: "Tokenizer", sample: "SampledToken") -> dict[str, float]:
     """The likeliest tokens and the one that was taken: it is always there, so there may be one more than asked for."""
     tops: dict[str, float] = {}
-    for token, logprob in pick.top_logprobs:  # halves of characters look the same: the best of them stays
+    for token, logprob in sample.top_logprobs:  # halves of characters look the same: the best of them stays
         tops.setdefault(text_of(tokenizer, token), finite(logprob))
-    tops[text_of(tokenizer, pick.token)] = finite(pick.logprob)
+    tops[text_of(tokenizer, sample.token)] = finite(sample.logprob)
     return tops
 
 
-def prompt_logprobs(tokenizer: "Tokenizer", picks: "Sequence[SampledToken]") -> PromptLogprobs:
+def prompt_logprobs(tokenizer: "Tokenizer", samples: "Sequence[SampledToken]") -> PromptLogprobs:
     """Each token of the prompt with its probability and the likeliest ones; nothing precedes the first."""
 
     def one(token: int, logprob: float | None) -> PromptLogprob:
         return PromptLogprob(finite(logprob), text_of(tokenizer, token))
 
-    return [None, *({str(t): one(t, lp) for t, lp in (*p.top_logprobs, (p.token, p.logprob))} for p in picks)]
+    return [None, *({str(t): one(t, lp) for t, lp in (*p.top_logprobs, (p.token, p.logprob))} for p in samples)]

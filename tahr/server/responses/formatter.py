@@ -46,10 +46,10 @@ class ResponseFormatter:
     headers: Mapping[str, str] = HEADERS
     keep_alive = KEEP_ALIVE
 
-    def __init__(self, asked: ResponseOptions, tokenizer: "Tokenizer", options: ReplyOptions):
+    def __init__(self, requested: ResponseOptions, tokenizer: "Tokenizer", options: ReplyOptions):
         self.id = new_id("resp")
-        self._asked = asked
-        self._begun = ResponseReply(id=self.id, created_at=int(time.time()), model=options.model, **asked.repeated)
+        self._requested = requested
+        self._begun = ResponseReply(id=self.id, created_at=int(time.time()), model=options.model, **requested.repeated)
         self._done: list[OutputItem] = []
         self._item: Item | None = None  # the one that grows
         self._kind: tuple[type, int] | None = None
@@ -90,7 +90,7 @@ class ResponseFormatter:
 
     def _begin_item(self, delta: Delta) -> bytes:
         self._kind = kind_of(delta)
-        self._item = new_item(delta, len(self._done), self._asked.names, self._asked.as_summary)
+        self._item = new_item(delta, len(self._done), self._requested.names, self._requested.as_summary)
         facts = {"item_id": self._item.id, "output_index": self._item.index, "content_index": 0, "logprobs": []}
         self._text_tail = encode(facts)[1:-1] + b',"delta":'
         return self._events(*self._item.begin())
@@ -135,7 +135,7 @@ class ResponseFormatter:
         reason = outputs[0].finish_reason
         items: list[OutputItem] = []
         for i, delta in enumerate(deltas):
-            item = new_item(delta, i, self._asked.names, self._asked.as_summary)
+            item = new_item(delta, i, self._requested.names, self._requested.as_summary)
             item.add(delta)
             items.append(item.whole(status_of(reason) if i == len(deltas) - 1 else "completed"))
         return self._finished(items, reason, usage)
@@ -151,8 +151,8 @@ class ResponseFormatter:
             incomplete_details=None if is_complete else {"reason": "max_output_tokens"},
             completed_at=int(time.time()) if is_complete else None,
         )
-        if self._asked.keep:
-            self._asked.keep(reply)
+        if self._requested.keep:
+            self._requested.keep(reply)
         return reply
 
 

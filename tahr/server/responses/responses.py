@@ -241,15 +241,15 @@ async def list_input_items(request: HttpRequest, state: ServerState) -> None:
 
 def page_of(request: HttpRequest, oldest_first: Sequence[StoredItem]) -> ItemList:
     """The part of a list that a query asks for."""
-    asked = {name: values[-1] for name, values in parse_qs(request.query).items()}
-    limit = asked.get("limit", "20")
-    order = asked.get("order", "desc")
+    requested = {name: values[-1] for name, values in parse_qs(request.query).items()}
+    limit = requested.get("limit", "20")
+    order = requested.get("order", "desc")
     if not (limit.isascii() and limit.isdigit() and len(limit) < 9 and 1 <= int(limit) <= MAX_LISTED):
         raise bad_field("limit", f"limit must be a number from 1 to {MAX_LISTED}.")
     if order not in ("asc", "desc"):
         raise bad_field("order", "order must be asc or desc.")
     items = oldest_first if order == "asc" else oldest_first[::-1]
-    after = next((i + 1 for i, item in enumerate(items) if item.id == asked.get("after")), 0)
+    after = next((i + 1 for i, item in enumerate(items) if item.id == requested.get("after")), 0)
     page = items[after : after + int(limit)]
     ids = [item.id for item in page] or [""]
     data = [msgspec.Raw(item.data) for item in page]

@@ -13,7 +13,7 @@ MAX_ADDED = 4096  # tokens that may be put around a text
 
 
 def refuse_odd_ids(tree: dict[str, Any]) -> None:
-    """Ids become places in a list, and the library makes room for whatever a file says."""
+    """Ids become places in a list, and the library takes memory for whatever a file says."""
     vocab = tree["model"]["vocab"]
     ids = [*(vocab.values() if isinstance(vocab, dict) else ()), *(t["id"] for t in tree.get("added_tokens") or ())]
     if len(vocab) > MAX_VOCAB or any(type(i) is not int or not 0 <= i < MAX_VOCAB for i in ids):

@@ -202,7 +202,7 @@ def attend_decode(call: AttentionCall) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class KeyCut:
-    """How the keys of a decoding step are shared out, and room for what splits find: sums, weights, maxima."""
+    """How the keys of a decoding step are shared out, and memory for the results of splits: sums, weights, maxima."""
 
     kind: Splits
     keys: int  # of a tile

@@ -1,7 +1,7 @@
 """Low-rank adapters: rows grouped by adapter meet both of its factors, in tiles of `LORA_TILE` rows.
 
 What a kernel must know of a tile lies where its number says. A record is int32 numbers: the slot, the first row that
-its adapter has behind each linear and how many (see `LoraRoom`), from ROWS on the rows of the step (-1: none), from
+its adapter has behind each linear and how many (see `SpareRows`), from ROWS on the rows of the step (-1: none), from
 SCALES on the bits of what these are scaled by. `factors` holds four int64 numbers for every tile of each linear: the
 addresses of a and b, the rank, the bits of the scale. So a kernel waits for memory twice before it multiplies, and most
 of its time is such waiting. A row's sums never depend on the other rows of its tile.
@@ -148,7 +148,7 @@ def expand_kernel(
     block_n: tl.constexpr,
 ):  # fmt: skip
     """out[row, columns of target] += scale * b sums. The sums are those of `shrink_kernel`, or with no splits columns
-    of `out` from n_out on, behind each other as the rows of a `LoraRoom`."""
+    of `out` from n_out on, behind each other as the rows of a `SpareRows`."""
     let_next_start()
     n = tl.load(n_tiles, eviction_policy=_keep)
     n0, n1, index = tl.cdiv(height0, block_n), tl.cdiv(height1, block_n), tl.program_id(1)
@@ -180,7 +180,7 @@ def splits(n_cols: int, dtype: torch.dtype, device: torch.device) -> tuple[int, 
     return block_k, triton.cdiv(n_cols, block_k)
 
 
-def room(x: torch.Tensor, call: LoraCall) -> ShrunkRows:
+def empty_rows(x: torch.Tensor, call: LoraCall) -> ShrunkRows:
     """Memory for what `shrink` makes of x."""
     shape = (splits(x.shape[1], call.dtype, x.device)[1], call.most_tiles, LORA_TILE, len(call.heights), call.most_rank)
     return ShrunkRows(call, x.new_empty(shape, dtype=torch.float32))

@@ -343,8 +343,8 @@ def packed_embed_kernel(
     row, cols = tl.program_id(0), tl.program_id(1) * block + tl.arange(0, block)
     alive = row < tl.load(counts)  # ids below the live ones are left over: not followed
     index = tl.load(ids + row).to(tl.int64)
-    picked = tl.load(last_tokens + (-1 - index), mask=alive & (index < 0), other=0)
-    index = tl.where(index < 0, tl.maximum(picked, 0).to(tl.int64), index)  # a pick below 0 is an error, not a row
+    sampled = tl.load(last_tokens + (-1 - index), mask=alive & (index < 0), other=0)
+    index = tl.where(index < 0, tl.maximum(sampled, 0).to(tl.int64), index)  # a token below 0 is an error, not a row
     mask = cols < tl.where(alive, n_blocks * 32, 0)
     values = values_at(
         codes, high, scales, table, index, cols, mask, n_blocks, n_bits, has_offset, shift, has_table, unit

@@ -1,4 +1,4 @@
-"""Falcon: GPT-NeoX with few or one key head and, in some sizes, one norm for both halves of a layer."""
+"""Falcon: GPT-NeoX with few or one key head and, in some sizes, one norm for both sublayers."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 
 def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
-    """Where both halves have a norm, GGUF files call the attention's the second."""
+    """Where both sublayers have a norm, GGUF files call the attention's the second."""
     if "model.layers.0.attn_norm_2.weight" in tensors:
         tensors.rename(r"(model\.layers\.\d+)\.input_layernorm\.(\w+)", r"\1.post_attention_layernorm.\2")
         tensors.rename(r"(model\.layers\.\d+)\.attn_norm_2\.(\w+)", r"\1.input_layernorm.\2")

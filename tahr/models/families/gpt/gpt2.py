@@ -21,13 +21,13 @@ TURNED = ("self_attn.qkv_turned", "self_attn.o_turned", "mlp.up_turned", "mlp.do
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    """Any decoder of this kind; a parallel layer without a second norm has one for both halves."""
+    """Any decoder of this kind; a parallel layer without a second norm has one for both sublayers."""
 
     def layer(i: int, at: Weights) -> DecoderLayer:
         first = at.norm("input_layernorm")
         second = at.norm("post_attention_layernorm") if at.has("post_attention_layernorm.weight") else first
         return DecoderLayer(
-            mix=Attention(cfg, i, at.at("self_attn")),
+            attention=Attention(cfg, i, at.at("self_attn")),
             ffn=PlainMLP(cfg, at.at("mlp")),
             norms=(first, second),
             parallel=cfg.parallel,

@@ -34,7 +34,7 @@ def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 
 def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
-    # The sizes whose halves read the same rows are those that norm queries and keys.
+    # The sizes whose sublayers read the same rows are those that norm queries and keys.
     return layer_normed(cfg)
 
 

@@ -39,8 +39,8 @@ def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
     delta = cfg.delta
     share = cfg.delta.n_v_heads // cfg.delta.n_k_heads
     tensors.rename(r"(model\.layers\.\d+\.self_attn)\.q_proj\.(\w+)", r"\1.qg_proj.\2")
-    halves = {"self_attn.q_proj": cfg.head_dim, "self_attn.g_proj": cfg.head_dim}
-    tensors.split("self_attn.qg_proj", halves, n_groups=cfg.n_heads)
+    heights = {"self_attn.q_proj": cfg.head_dim, "self_attn.g_proj": cfg.head_dim}
+    tensors.split("self_attn.qg_proj", heights, n_groups=cfg.n_heads)
     parts = {"q": delta.k_dim, "k": delta.k_dim, "v": share * delta.v_dim, "z": share * delta.v_dim}
     tensors.split(
         "linear_attn.in_proj_qkvz", {f"linear_attn.in_proj_{p}": n for p, n in parts.items()}, delta.n_k_heads

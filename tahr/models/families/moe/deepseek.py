@@ -31,8 +31,8 @@ def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
         tensors.as_stack(part, n)
     tensors.transpose({"self_attn.k_up": "self_attn.k_b_proj"})
     if cfg.moe:
-        halves = {f"mlp.experts.{part}_proj": cfg.moe.ffn_width for part in ("gate", "up")}
-        tensors.split("mlp.experts.gate_up_proj", halves)
+        heights = {f"mlp.experts.{part}_proj": cfg.moe.ffn_width for part in ("gate", "up")}
+        tensors.split("mlp.experts.gate_up_proj", heights)
     return tensors
 
 

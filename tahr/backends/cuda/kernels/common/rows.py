@@ -47,8 +47,8 @@ def gather_kernel(
     end = tl.where(alive, width, 0)
     index = tl.load(indices + row).to(tl.int64)
     if has_last_tokens:
-        picked = tl.load(last_tokens + (-1 - index), mask=alive & (index < 0), other=0)
-        index = tl.where(index < 0, tl.maximum(picked, 0).to(tl.int64), index)  # a pick below 0 is an error, not a row
+        sampled = tl.load(last_tokens + (-1 - index), mask=alive & (index < 0), other=0)
+        index = tl.where(index < 0, tl.maximum(sampled, 0).to(tl.int64), index)  # below 0 is an error, not a row
     values = tl.load(table + index * table_stride + cols, mask=cols < end, other=0.0).to(tl.float32)
     at = out + row.to(tl.int64) * width + cols
     tl.store(at, narrow(values * scale, out.dtype.element_ty), mask=cols < width)

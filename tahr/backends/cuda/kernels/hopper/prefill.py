@@ -79,7 +79,7 @@ def advance(
 
 @gluon.jit
 def attend_half(
-    half: gl.constexpr, out, q, query_room, ring, start, kv_head, tile, n_tokens, n_whole, n_tiles, unit,
+    half: gl.constexpr, out, q, query_tile, ring, start, kv_head, tile, n_tokens, n_whole, n_tiles, unit,
     n_q: gl.constexpr, group: gl.constexpr, dim: gl.constexpr, block_m: gl.constexpr, block_n: gl.constexpr,
     n_stages: gl.constexpr,
 ):  # fmt: skip
@@ -94,7 +94,7 @@ def attend_half(
     token = (start + rows // group).to(gl.int64)
     offset = (token * n_q + kv_head * group + rows % group)[:, None] * dim + cols[None, :]
     alive = rows[:, None] < n_tokens * group
-    queries = query_room.index(half)
+    queries = query_tile.index(half)
     queries.store(gl.load(q + offset, mask=alive, other=0.0))
     fence_async_shared()
     positions = (tile * block_m + half * HALF + gl.arange(0, HALF, gl.SliceLayout(1, score_layout))) // group
@@ -156,7 +156,7 @@ def fresh_kernel(
     n_tiles, n_whole = (end + block_n - 1) // block_n, (tile * block_m // group + 1) // block_n
     dtype: gl.constexpr = q.dtype.element_ty
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, dim], dtype)
-    query_room = gl.allocate_shared_memory(dtype, [2, 64, dim], layout)
+    query_tile = gl.allocate_shared_memory(dtype, [2, 64, dim], layout)
     key_ring = gl.allocate_shared_memory(dtype, [n_stages, block_n, dim], keys.layout)
     value_ring = gl.allocate_shared_memory(dtype, [n_stages, block_n, dim], values.layout)
     key_ready, value_ready = barriers(1, n_stages), barriers(1, n_stages)
@@ -165,9 +165,9 @@ def fresh_kernel(
     ring = (key_ring, value_ring, key_ready, value_ready, key_free, value_free)
     unit = scale * LOG2_E
     gl.warp_specialize([
-        (attend_half, (0, out, q, query_room, ring, start, kv_head, tile, n_tokens, n_whole, n_tiles, unit,
+        (attend_half, (0, out, q, query_tile, ring, start, kv_head, tile, n_tokens, n_whole, n_tiles, unit,
                        n_q, group, dim, block_m, block_n, n_stages)),
-        (attend_half, (1, out, q, query_room, ring, start, kv_head, tile, n_tokens, n_whole, n_tiles, unit,
+        (attend_half, (1, out, q, query_tile, ring, start, kv_head, tile, n_tokens, n_whole, n_tiles, unit,
                        n_q, group, dim, block_m, block_n, n_stages)),
         (fetch, (keys, values, ring, start, kv_head * dim, n_tokens, n_tiles, block_n, n_stages)),
     ], [4, 1], [240, 24])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Room behind matrices, in which the first factors of adapters are more rows of the same product.
+"""Spare rows behind matrices, in which the first factors of adapters are more rows of the same product.
 
 The product of rows with such a matrix gives the outputs of its linears, and in further columns what the first factors
 of all adapters make of them. A row needs those of its own adapter only, but reading so few rows more costs less than a
@@ -15,7 +15,7 @@ from tahr.backends.api import LORA_TILE, Linear, LoraBank
 
 
 @dataclass(eq=False, slots=True)
-class LoraRoom:
+class SpareRows:
     """The matrices of linears, one below the other, and behind them `n_rows` for each linear."""
 
     names: tuple[str, ...]  # of the linears
@@ -42,8 +42,8 @@ class LoraRoom:
         return self.matrix[at : at + rank]
 
 
-def lora_room(linears: Sequence[Linear], n_rows: int) -> LoraRoom:
-    """Copies the matrices of linears to where there is room behind them."""
+def with_spare_rows(linears: Sequence[Linear], n_rows: int) -> SpareRows:
+    """Copies the matrices of linears to memory with spare rows behind them."""
     matrices = [linear.weight.data for linear in linears]
     n_out = sum(len(matrix) for matrix in matrices)
     n_behind = len(linears) * n_rows
@@ -51,7 +51,7 @@ def lora_room(linears: Sequence[Linear], n_rows: int) -> LoraRoom:
     torch.cat(matrices, out=whole[:n_out])
     biases = [linear.bias.data for linear in linears if linear.bias is not None]
     bias = torch.cat([*biases, biases[0].new_zeros(n_behind)]) if biases else None
-    return LoraRoom(tuple(linear.name for linear in linears), whole, bias, n_out, n_rows)
+    return SpareRows(tuple(linear.name for linear in linears), whole, bias, n_out, n_rows)
 
 
 @dataclass(frozen=True, slots=True)
