@@ -11,7 +11,7 @@ from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.sequences.stats import RequestStats
 from tahr.errors import TahrError
 from tahr.generation.writers import DeferredTextWriter
-from tahr.text.replies.deltas import Delta, Deltas, ToolCall, merge, reasoning_of, text_of, tool_calls_of
+from tahr.text.replies.deltas import Delta, Deltas, ToolCall, cut_call_of, merge, reasoning_of, text_of, tool_calls_of
 
 MOST_DEFERRED = 256  # tokens that become text at once, so that nothing waits long for a long reply
 
@@ -31,6 +31,7 @@ class Completion:
     others: "tuple[Completion, ...]" = ()  # the other choices, with n > 1
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+    cut_call: ToolCall | None = None  # the call in whose middle the reply ended
     parsed: Any = None  # the object that response_format asked for
     parse_error: str = ""  # why there is none, although the reply is complete
     n_reasoning_tokens: int = 0  # tokens spent on reasoning
@@ -118,6 +119,7 @@ class Choice:
             others=tuple(others),
             reasoning=reasoning_of(deltas),
             tool_calls=tool_calls_of(deltas),
+            cut_call=cut_call_of(deltas),
             n_reasoning_tokens=seq.writer.n_reasoning_tokens if seq.writer else 0,
             matched_stop=seq.writer.matched_stop if seq.writer else None,
         )

@@ -9,7 +9,13 @@ from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.writer import Writer
 from tahr.errors import ConfigError, ContextExceeded
 from tahr.generation.request import ChatPrompt, GenerationRequest, Message
-from tahr.generation.thinking import ThinkingOptions, check_thinking, template_variables, thinking_budget
+from tahr.generation.thinking import (
+    ThinkingOptions,
+    check_thinking,
+    template_variables,
+    thinking_budget,
+    wanted_thinking,
+)
 from tahr.generation.tools import calls_of
 from tahr.generation.writers import DeferredTextWriter, ReplyWriter, TextWriter, has_text, line_limits
 from tahr.grammar.call_grammar import FINAL, is_call_grammar
@@ -145,7 +151,9 @@ def rendered(request: GenerationRequest, model: RequestFacts) -> str:
 
 
 def variables_of(request: GenerationRequest, prompt: ChatPrompt, template: ChatTemplate) -> Mapping[str, Any]:
-    switches = template_variables(request.thinking, prompt.variables, template)
+    switches = template_variables(
+        wanted_thinking(request.thinking, request.params, template), prompt.variables, template
+    )
     return {"add_generation_prompt": prompt.add_generation_prompt, **switches}
 
 
@@ -197,8 +205,10 @@ def replied(request: GenerationRequest, prompt: ChatPrompt, model: RequestFacts)
     if prompt.begun:
         go_on(made, prompt.begun, tokenizer)
     grammar = calls_of(template, params.grammar, tools)
+    made.reply_format = replace(made.reply_format, calls_only=is_call_grammar(grammar) and tools.is_required)
     if grammar is not None:
-        thinks = template.thinks_by_default if request.thinking.thinks is None else request.thinking.thinks
+        wanted = wanted_thinking(request.thinking, params, template)
+        thinks = template.thinks_by_default if wanted.thinks is None else wanted.thinks
         made.changes["grammar"] = grammar
         begin_after_thinking(made, tokenizer, bool(thinks) and not is_closed(tail, template.thinking))
     return made

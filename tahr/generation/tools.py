@@ -31,6 +31,11 @@ class ToolOptions:
     parallel: bool = True  # several calls at once are allowed
 
     @property
+    def is_required(self) -> bool:
+        """Whether the reply must be calls."""
+        return self.choice.mode == "required"
+
+    @property
     def callable(self) -> tuple[Tool, ...]:
         """The tools the model gets to see."""
         names = self.choice.names
@@ -112,7 +117,7 @@ def calls_of(template: ChatTemplate, given: Grammar | None, options: ToolOptions
     Otherwise the grammar that was given.
     """
     tools = options.callable
-    required = options.choice.mode == "required"
+    required = options.is_required
     content = schema_of(given) if tools and given and not required else None
     if not tools or not (required or (given is None and any(tool.strict for tool in tools)) or content is not None):
         return given

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tahr.config import SamplingParams
-from tahr.text.replies.deltas import Delta, Deltas, merge
+from tahr.text.replies.deltas import Delta, Deltas, ReasoningDelta, merge
 from tahr.text.replies.stream import LineLimits, StopMatcher
 from tahr.text.tokens.tokenizer import Tokenizer
 from tahr.text.tool_calls.parser import ReplyFormat, ReplyParser
@@ -126,6 +126,7 @@ class ReplyWriter(StoppedWriter):
         self._budget = budget
         self.forced: tuple[int, ...] = ()
         self.n_reasoning_tokens = 0
+        self._n_unshown = 0  # of these, since the last of which something was shown
 
     @property
     def stopped(self) -> bool:
@@ -135,16 +136,27 @@ class ReplyWriter(StoppedWriter):
         """The deltas that this token completes. A block of thinking that has used up its budget is closed next."""
         was_reasoning = self._parser.in_reasoning
         deltas = self._parser.push(self._detokenizer.push(token))
+        is_mark = bool(self.forced)
         self.forced = self.forced[1:]
-        if was_reasoning or self._parser.in_reasoning:
-            self.n_reasoning_tokens += 1
-            self._spend()
+        if was_reasoning and not is_mark:
+            self._count(deltas)
+        self._spend()
         return self._matched(deltas) if self._matcher.has_stops else deltas
 
     def flush(self) -> Deltas:
         """Release text that was held back, now that no more tokens come."""
         deltas = self._parser.push(self._detokenizer.flush()) + self._parser.flush()
         return self._matched(deltas, last=True) if self._matcher.has_stops else deltas
+
+    def _count(self, deltas: Deltas) -> None:
+        """Count a token of the thinking, of which its closing mark and space before that are no part."""
+        has_thought = any(isinstance(delta, ReasoningDelta) for delta in deltas)
+        if self._parser.in_reasoning:
+            self.n_reasoning_tokens += 1
+            self._n_unshown = 0 if has_thought else self._n_unshown + 1
+        else:
+            self.n_reasoning_tokens -= 0 if has_thought else self._n_unshown
+            self._n_unshown = 0
 
     def _spend(self) -> None:
         budget = self._budget

@@ -93,6 +93,7 @@ def invoke(prefix: str, **values: str) -> str:
     return f'<{prefix}invoke name="{WX}">\n{inside}</{prefix}invoke>\n'
 
 
+NOW_CALL = hermes("{}", "now")
 DEEP = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n" + ROME + "\n```<｜tool▁call▁end｜>"
 DEEP31 = f"<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{ODD}<｜tool▁call▁end｜>"
 KIMI = "<|tool_call_begin|>functions.{}:{}<|tool_call_argument_begin|>{}<|tool_call_end|>"
@@ -138,13 +139,19 @@ REPLIES = (
     Reply("hermes", "<think>\nHm.\n</think>\n\nOk.\n" + hermes(ROME), ((WX, ROME),), "Ok.", "Hm.", THINK),
     Reply(
         "hermes",
-        "Hm, <tool_call>?\n" + hermes(ROME) + "more</think>Done",
+        "Hm, <tool_call>?\n" + hermes(ROME) + "more",
         ((WX, ROME),),
-        "Done",
+        "",
         "Hm, ?\nmore",
         THINK,
         True,
     ),
+    Reply("hermes", "Before.\n" + hermes(ROME) + "\nAfter.", ((WX, ROME),), "Before.\n\nAfter."),
+    Reply("hermes", "A<think>b</think>C<think>d</think>E", (), "A\n\nC\n\nE", "b\n\nd", THINK),
+    # The first call is broken: each of these swallowed all that follows.
+    Reply("hermes", hermes(ROME[:-1]) + hermes("{}", "now") + "Ok", ((WX, ROME), ("now", "{}")), "Ok"),
+    Reply("hermes", hermes('{"city": "Ro')[:-13] + "</tool_call>" + NOW_CALL, ((WX, '{"city": "Ro}'), ("now", "{}"))),
+    Reply("hermes", hermes('{"city": ["a"')[:-14] + NOW_CALL, ((WX, '{"city": ["a"'), ("now", "{}"))),
     Reply("llama3", '{"name": "get_weather", "parameters": ' + ROME + "}", ((WX, ROME),)),
     Reply(
         "llama3",
@@ -179,6 +186,16 @@ REPLIES = (
         f"[TOOL_CALLS]get_weather[ARGS]{ODD}[TOOL_CALLS]now[CALL_ID]abcdefghi[ARGS]{{}}",
         ((WX, ODD), ("now", "{}")),
     ),
+    Reply(
+        "mistral_args",
+        '[TOOL_CALLS]get_weather[ARGS]{"city": "Ro[TOOL_CALLS]now[ARGS]{}',
+        ((WX, '{"city": "Ro'), ("now", "{}")),
+    ),
+    Reply(
+        "mistral",
+        '[TOOL_CALLS][{"name": "get_weather", "arguments": {"tags": ["a"[TOOL_CALLS][{"name": "now", "arguments": {}}]',
+        ((WX, '{"tags": ["a"'), ("now", "{}")),
+    ),
     Reply("granite", '<|tool_call|>[{"name": "get_weather", "arguments": ' + ROME + "}]", ((WX, ROME),)),
     Reply(
         "gemma",
@@ -200,6 +217,11 @@ REPLIES = (
         ((WX, ROME), (WX, ROME)),
         "I see.",
     ),
+    Reply(
+        "deepseek_v31",
+        "<｜tool▁calls▁begin｜>" + DEEP31.replace(ODD, ROME[:-1]) + DEEP31 + "<｜tool▁calls▁end｜>",
+        ((WX, ROME[:-1]), (WX, ODD)),
+    ),
     Reply("deepseek_v31", f"<｜tool▁calls▁begin｜>{DEEP31}{DEEP31}<｜tool▁calls▁end｜>", ((WX, ODD), (WX, ODD))),
     Reply(
         "deepseek_v32",
@@ -212,6 +234,22 @@ REPLIES = (
     ),
     Reply("qwen3_coder", "Now:\n" + coder(**TYPED) + "\n" + coder(), ((WX, TYPED_JSON), (WX, "{}")), "Now:"),
     Reply("seed_oss", "<seed:tool_call>\n<function=now>\n</function>\n</seed:tool_call>", (("now", "{}"),)),
+    Reply(  # an argument that is not closed ends where the next begins, or the call
+        "qwen3_coder",
+        coder(city="Rome", days="3").replace("\n</parameter>", ""),
+        ((WX, '{"city": "Rome", "days": 3}'),),
+    ),
+    Reply(
+        "qwen3_coder",
+        coder(city="<parameter=x>\n</function> <b>") + coder().replace("</function>", ""),
+        ((WX, '{"city": "<parameter=x>\\n</function> <b>"}'), (WX, "{}")),
+    ),
+    Reply("glm", glm(city="Rome", days="3").replace("</arg_value>", ""), ((WX, '{"city": "Rome\\n", "days": 3}'),)),
+    Reply(
+        "seed_oss",
+        "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Rome<parameter=days>3</function>\n</seed:tool_call>",
+        ((WX, '{"city": "Rome", "days": 3}'),),
+    ),
     Reply(  # values stand right between the tags, and lists are Python's
         "seed_oss",
         "<seed:tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n"
@@ -229,6 +267,19 @@ REPLIES = (
         + "<|tool_calls_section_end|>",
         ((WX, ODD), ("now", "{}")),
         "Ok.",
+    ),
+    Reply(
+        "kimi",
+        KIMI.format(WX, 0, ROME[:-1]) + KIMI.format("now", 1, "{}") + "<|tool_calls_section_end|>",
+        ((WX, ROME[:-1]), ("now", "{}")),
+    ),
+    Reply(
+        "deepseek_v32",
+        DSML[:36]
+        + '<｜DSML｜parameter name="arguments" string="false">'
+        + ROME
+        + "</｜DSML｜parameter>\n</｜DSML｜invoke>",
+        ((WX, ROME),),
     ),
     Reply(
         "minimax_m2",
@@ -270,6 +321,21 @@ REPLIES = (
         ((WX, ROME),),
     ),
     Reply(
+        "cohere",
+        "<|START_THINKING|>A <co>b</co: 0:[1]><|END_THINKING|>"
+        "<|START_RESPONSE|>foo <co>bar</co: 0:[1,2],1:[3]>.<|END_RESPONSE|>",
+        (),
+        "foo bar.",
+        "A b",
+        KNOWN[3],
+    ),
+    Reply(
+        "harmony",
+        "<|channel|>commentary<|message|>Before.<|end|><|start|>assistant<|channel|>final<|message|>After.<|return|>",
+        (),
+        "Before.\n\nAfter.",
+    ),
+    Reply(
         "apertus",
         '<|tools_prefix|>[{"get_weather": ' + ROME + '}, {"now": {}}]<|tools_suffix|>',
         ((WX, ROME), ("now", "{}")),
@@ -302,6 +368,24 @@ REPLIES = (
         "lfm2",
         "<|tool_call_start|>[get_weather(city='it's (not) \"x\", isn't?', tags=['a' , 'b']), now()]<|tool_call_end|>",
         ((WX, '{"city": "it\'s (not) \\"x\\", isn\'t?", "tags": ["a", "b"]}'), ("now", "{}")),
+    ),
+    Reply(
+        "lfm2",
+        "<|tool_call_start|>[get_weather(city='sed -n '1,2p' f('\\,'))\"', days=3)]<|tool_call_end|>",
+        ((WX, '{"city": "sed -n \'1,2p\' f(\'\\\\,\'))\\"", "days": 3}'),),
+    ),
+    Reply(
+        "lfm2",
+        "<|tool_call_start|>[get_weather(city='Ro<|tool_call_end|><|tool_call_start|>[now()]<|tool_call_end|>",
+        ((WX, "{"), ("now", "{}")),
+    ),
+    Reply(
+        "gemma",
+        '<|tool_call>call:get_weather{city:<|"|>Ro<tool_call|>Hi<|channel>\nHm<channel|>Ok',
+        (),
+        "Hi\n\nOk",
+        "Hm",
+        KNOWN[-1],
     ),
     Reply("gigachat", '<|function_call|>{"name": "get_weather", "arguments": ' + ROME + "}", ((WX, ROME),)),
     Reply(

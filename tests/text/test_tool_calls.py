@@ -1,22 +1,38 @@
 """Tool calls: every call_format, cut anywhere, gives the same calls; marks never show; time is linear."""
 
 import json
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tahr.errors import ConfigError
-from tahr.text.replies.deltas import Delta, ReasoningDelta, ToolCallDelta, merge, reasoning_of, text_of, tool_calls_of
+from tahr.text.replies.deltas import (
+    Delta,
+    ReasoningDelta,
+    ToolCallDelta,
+    cut_call_of,
+    merge,
+    reasoning_of,
+    text_of,
+    tool_calls_of,
+)
+from tahr.text.replies.thinking import KNOWN
+from tahr.text.tool_calls import json_text
 from tahr.text.tool_calls.call_formats import ALSO, BY_NAME, CALL_FORMATS, call_format_named
 from tahr.text.tool_calls.json_text import MAX_LITERAL, json_of_python, loaded_prefix
 from tahr.text.tool_calls.parser import ReplyFormat, ReplyParser
 from tahr.text.tool_calls.tools import MAX_TOOLS, Tool, tools_of
 from tiers import examples
 from tool_replies import BY_NAME as TOOLS
-from tool_replies import REPLIES, THINK, Reply, hermes
+from tool_replies import REPLIES, ROME, THINK, Reply, hermes
 
 IDS = [f"{reply.call_format}-{i}" for i, reply in enumerate(REPLIES)]
 
@@ -285,3 +301,95 @@ def test_deep_schemas_are_refused_and_missing_ones_filled_in() -> None:
     both = {"name": "a", "parameters": {"type": "object", "required": []}, "schema": "any"}
     assert tools_of([both])[0].parameters == both["parameters"]
     assert len(tools_of([{"name": f"f{i}"} for i in range(1000)])) == 1000
+
+
+# ---- what a reply means, and what it does not ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", range(60))
+def test_calls_quoted_in_a_closed_block_of_thinking_are_thoughts(cut: int) -> None:
+    raw = "I could call " + hermes(ROME) + " but no.</think>No."
+    reply_format = ReplyFormat(call_format_named("hermes"), TOOLS, THINK, in_thinking=True)
+    deltas = parse(reply_format, [raw[: 3 * cut], raw[3 * cut :]])
+    assert not tool_calls_of(deltas) and text_of(deltas) == "No."
+    assert reasoning_of(deltas) == f'I could call \n{{"name": "get_weather", "arguments": {ROME}}}\n but no.'
+
+
+@pytest.mark.parametrize("reply", REPLIES, ids=IDS)
+def test_a_call_is_whole_or_it_is_none(reply: Reply) -> None:
+    """Wherever the budget ends a reply, what is left of a call is not taken for one."""
+    if not reply.calls or reply.thinking or "python_tag" in reply.raw:  # of code nobody knows whether it is whole
+        return
+    names = [name for name, _ in reply.calls]
+    for end in range(len(reply.raw)):
+        deltas = parse(reply.format, [reply.raw[:end]])
+        whole = tool_calls_of(deltas)
+        cut = cut_call_of(deltas)
+        assert [*(call.name for call in whole), *([cut.name] if cut else [])] == names[: len(whole) + bool(cut)]
+        assert cut is None or not isinstance(json_text.loaded(cut.arguments), dict)
+        assert merge(deltas) == merge(merge(deltas))
+
+
+@pytest.mark.parametrize("name", ["json", "llama3", "hermes", "mistral", "harmony", "glm"])
+def test_where_only_calls_are_allowed_no_part_of_one_is_text(name: str) -> None:
+    reply = next(each for each in REPLIES if each.call_format == name and each.calls and not each.text)
+    only = replace(reply.format, calls_only=True)
+    for end in range(len(reply.raw) + 1):
+        assert text_of(parse(only, [reply.raw[:end]])) == ""
+    assert tool_calls_of(parse(only, [reply.raw]))
+
+
+def test_calls_of_built_in_tools_that_nobody_offered_are_thoughts() -> None:
+    raw = '<|channel|>commentary to=browser.search <|constrain|>json<|message|>{"q": 1}<|call|>'
+    deltas = parse(ReplyFormat(call_format_named("harmony")), [raw])
+    assert text_of(deltas) == "" and reasoning_of(deltas) == '{"q": 1}' and not tool_calls_of(deltas)
+
+
+MARKERS = {
+    "closing marks in a string": lambda mark: ("hermes", '<tool_call>{"name": "now", "arguments": {"a": "', mark),
+    "strings of closing marks": lambda mark: ("hermes", '<tool_call>{"name": "now", "arguments": {', f'"{mark}": "'),
+    "calls in strings": lambda mark: ("hermes", "", '<tool_call>{"name": "now", "arguments": {"a": "' + mark),
+    "keys in a value": lambda mark: ("qwen3_coder", "<function=get_weather><parameter=city>", "<parameter=days"),
+    "ends in a value": lambda mark: ("qwen3_coder", "<function=get_weather><parameter=city>", "</function> x "),
+    "quotes": lambda mark: ("lfm2", "<|tool_call_start|>[get_weather(city='", "' "),
+    "quotes and marks": lambda mark: ("lfm2", "<|tool_call_start|>[get_weather(city='", "<|tool_call_end|>' x"),
+    "gemma's marks": lambda mark: ("gemma", '<|tool_call>call:now{a:<|"|>', '<tool_call|><|"|>,<|"|>'),
+    "calls in thoughts": lambda mark: ("hermes", "<think>", '<tool_call>{"name": "now"}'),
+    "citations": lambda mark: ("cohere", "", "<co></co: "),
+    "mistral's": lambda mark: ("mistral", "", '[TOOL_CALLS][{"name": "now", "arguments": {"a": "'),
+}
+
+
+@pytest.mark.parametrize("made", MARKERS.values(), ids=MARKERS)
+def test_the_steps_grow_with_the_text(made: Any) -> None:
+    """Counted, not timed: lines that run for a text and for one four times as long, in one piece and in small ones."""
+    name, begin, unit = made("</tool_call>")
+    thinking = KNOWN[3] if name == "cohere" else THINK
+
+    def steps(n: int, size: int) -> int:
+        text = begin + unit * n
+        pieces = [text[at : at + size] for at in range(0, len(text), size)]
+        with counted() as count:
+            parse(ReplyFormat(call_format_named(name), TOOLS, thinking), pieces)
+        return count()
+
+    for size in (7, 1 << 20):
+        assert steps(800, size) < 5 * steps(200, size) + 2000, size
+
+
+@contextmanager
+def counted() -> Iterator[Callable[[], int]]:
+    """Counts lines of Python that run meanwhile."""
+    n = 0
+
+    def trace(frame: object, event: str, argument: object) -> Any:
+        nonlocal n
+        n += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield lambda: n
+    finally:
+        sys.settrace(before)

@@ -219,7 +219,10 @@ def read_event(event: Mapping[str, Any]) -> tuple[list[Delta], str | None]:
     for call in delta.get("tool_calls") or ():
         function = call.get("function") or {}
         texts = (function.get("arguments"), call.get("id"), function.get("name"))
-        found.append(ToolCallDelta(int(call["index"]), *(text_in(text or "") for text in texts)))
+        arguments, call_id, name = (text_in(text or "") for text in texts)
+        found.append(ToolCallDelta(int(call["index"]), arguments, call_id, name))
+    if cut := choice.get("incomplete_tool_call"):
+        found.append(ToolCallDelta(int(cut["index"]), is_cut=True))
     return found, choice.get("finish_reason") and text_in(choice["finish_reason"])
 
 

@@ -55,7 +55,7 @@ class MessageFormatter:
         self._n_blocks = 0
         self._kind: tuple[type, int] | None = None  # of the block that is open
         self._text_head = b""  # the constant part of an event of text in this block
-        self._has_calls = False
+        self._n_calls = 0  # that are whole
         self._stop: tuple[str, str | None] = ("end_turn", None)
 
     # ---- a stream ---------------------------------------------------------------------------------------------
@@ -82,6 +82,7 @@ class MessageFormatter:
         if isinstance(delta, str):
             return begun + self._text_head + encode(delta) + b"}}\n\n"
         if isinstance(delta, ToolCallDelta):
+            self._n_calls -= delta.is_cut
             return begun + self._delta({"type": "input_json_delta", "partial_json": delta.arguments})
         if self._requested.omits_thinking:
             return begun
@@ -92,7 +93,7 @@ class MessageFormatter:
         self._n_blocks += 1
         block: Block = TextBlock("") if isinstance(delta, str) else ThinkingBlock("", signature="")
         if isinstance(delta, ToolCallDelta):
-            self._has_calls = True
+            self._n_calls += 1
             block = ToolUseBlock(delta.id, delta.name, {})
         if isinstance(delta, str):
             self._text_head = self._delta({"type": "text_delta", "text": ""}).removesuffix(b'""}}\n\n')
@@ -109,7 +110,7 @@ class MessageFormatter:
         return named_event(DELTA, {"index": self._n_blocks - 1, "delta": fields})
 
     def closing(self, choice: int, chunk: "Chunk") -> bytes:
-        self._stop = self._stop_of(chunk.completion, self._has_calls)
+        self._stop = self._stop_of(chunk.completion, self._n_calls > 0)
         return self._end_block()
 
     def ending(self, usage: Usage) -> bytes:
@@ -128,10 +129,11 @@ class MessageFormatter:
     # ---- whole ------------------------------------------------------------------------------------------------
 
     def whole(self, outputs: Sequence[ChoiceOutput], streams: Sequence[EngineStream], usage: Usage) -> MessageReply:
-        blocks = [
-            block_of(each, self._requested) for each in merge(outputs[0].deltas) if is_shown(each, self._requested)
-        ]
-        has_calls = any(isinstance(block, ToolUseBlock) for block in blocks)
+        deltas = merge(outputs[0].deltas)
+        if outputs[0].finish_reason != "length":  # clients of this API look for half a call where it is that
+            deltas = tuple(each for each in deltas if not is_cut(each))
+        blocks = [block_of(each, self._requested) for each in deltas if is_shown(each, self._requested)]
+        has_calls = any(isinstance(each, ToolCallDelta) and not is_cut(each) for each in deltas)
         reason, sequence = self._stop_of(outputs[0].completion, has_calls)
         return MessageReply(self.id, self._options.model, blocks, MessageUsage.of(usage), reason, sequence)
 
@@ -147,6 +149,10 @@ class MessageFormatter:
         if completion.matched_stop is not None:
             return "stop_sequence", completion.matched_stop
         return "tool_use" if has_calls else "end_turn", None
+
+
+def is_cut(delta: Delta) -> bool:
+    return isinstance(delta, ToolCallDelta) and delta.is_cut
 
 
 def is_shown(delta: Delta, requested: MessageOptions) -> bool:

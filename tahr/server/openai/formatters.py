@@ -33,7 +33,17 @@ from tahr.server.replies.logprobs import (
     text_logprobs,
     text_parts,
 )
-from tahr.text.replies.deltas import Delta, ReasoningDelta, ToolCallDelta, merge, reasoning_of, text_of, tool_calls_of
+from tahr.text.replies.deltas import (
+    Delta,
+    Deltas,
+    ReasoningDelta,
+    ToolCallDelta,
+    cut_call_of,
+    merge,
+    reasoning_of,
+    text_of,
+    tool_calls_of,
+)
 
 if TYPE_CHECKING:
     from tahr.engine.sampling.sampling_state import SampledToken
@@ -106,7 +116,8 @@ class ChatFormatter(BaseFormatter):
 
     def __init__(self, tokenizer: "Tokenizer", options: ReplyOptions):
         super().__init__(tokenizer, options, EventFrame("chatcmpl", "chat.completion.chunk", options))
-        self._has_calls = [False] * options.n_choices
+        self._n_calls = [0] * options.n_choices
+        self._cut: dict[int, int] = {}  # by choice, the index of a call that is not whole
 
     @cached_property
     def _heads(self) -> list[bytes]:
@@ -133,14 +144,23 @@ class ChatFormatter(BaseFormatter):
         deltas = chunk.deltas
         if len(deltas) == 1 and isinstance(deltas[0], str):  # nearly always
             return self._content_heads[choice] + encode(deltas[0]) + self._no_logprobs
-        return b"".join([self._delta(choice, delta) + self._no_logprobs for delta in deltas])
+        return b"".join([self._delta(choice, delta) + self._no_logprobs for delta in self._shown(choice, deltas)])
+
+    def _shown(self, choice: int, deltas: Deltas) -> list[Delta]:
+        """The deltas that clients get; that a call is cut is said at the end."""
+        for delta in deltas:
+            if isinstance(delta, ToolCallDelta):
+                self._n_calls[choice] += bool(delta.id) - delta.is_cut
+                if delta.is_cut:
+                    self._cut[choice] = delta.index
+        return [each for each in deltas if not isinstance(each, ToolCallDelta) or each.id or each.arguments]
 
     def _with_logprobs(self, choice: int, chunk: "Chunk") -> bytes:
         """The log-probabilities stand with the first delta, if there is one."""
         tokens = shown(self._tokenizer, chunk)
         if not tokens and not chunk.deltas:
             return b""
-        first, *others = chunk.deltas or ("",)
+        first, *others = self._shown(choice, chunk.deltas) or [""]
         logprobs = encode(chat_logprobs(self._tokenizer, tokens))
         tail = b'},"logprobs":%b,"finish_reason":null}' % logprobs + self._frame.foot
         rest = [self._delta(choice, delta) + self._no_logprobs for delta in others]
@@ -154,7 +174,6 @@ class ChatFormatter(BaseFormatter):
     def _fields(self, choice: int, delta: ReasoningDelta | ToolCallDelta) -> dict[str, Any]:
         if isinstance(delta, ReasoningDelta):
             return {"reasoning_content": delta.text, "reasoning": delta.text}  # both names are in use
-        self._has_calls[choice] = True
         called: dict[str, Any] = {"arguments": delta.arguments}
         if self._options.legacy_calls:
             return {"function_call": {"name": delta.name, **called} if delta.name else called}
@@ -164,8 +183,9 @@ class ChatFormatter(BaseFormatter):
         return {"tool_calls": [{"index": delta.index, "id": delta.id, "type": "function", "function": called}]}
 
     def closing(self, choice: int, chunk: "Chunk") -> bytes:
-        reason = finish_reason_of(chunk.finish_reason or "", self._has_calls[choice], self._options.legacy_calls)
-        tail = b'},"logprobs":null,"finish_reason":%b}' % encode(reason)
+        reason = finish_reason_of(chunk.finish_reason or "", self._n_calls[choice] > 0, self._options.legacy_calls)
+        cut = b',"incomplete_tool_call":{"index":%d}' % self._cut[choice] if choice in self._cut else b""
+        tail = b'},"logprobs":null,"finish_reason":%b%b}' % (encode(reason), cut)
         return self._heads[choice] + tail + self._frame.foot
 
     def whole(self, outputs: Sequence[ChoiceOutput], streams: Sequence[EngineStream], usage: Usage) -> ChatReply:
@@ -183,11 +203,13 @@ class ChatFormatter(BaseFormatter):
     def _choice(self, index: int, output: ChoiceOutput) -> ChatChoice:
         message = message_of(output, self._options.legacy_calls)
         has_calls = bool(message.tool_calls or message.function_call)
+        cut = cut_call_of(output.deltas)
         return ChatChoice(
             index=index,
             message=message,
             logprobs=chat_logprobs(self._tokenizer, output.logprobs) if self._options.logprobs else None,
             finish_reason=finish_reason_of(output.finish_reason, has_calls, self._options.legacy_calls),
+            incomplete_tool_call=CalledFunction(cut.name, cut.arguments) if cut else UNSET,
         )
 
 
@@ -209,7 +231,7 @@ def message_of(output: ChoiceOutput, legacy: bool) -> ChatMessage:
     tool_calls = [ToolCallReply(call.id, function) for call, function in zip(calls, functions, strict=True)]
     return ChatMessage(
         "assistant",
-        content=text if text or not calls else None,
+        content=text if text or not (calls or cut_call_of(deltas)) else None,
         reasoning_content=reasoning,
         reasoning=reasoning,
         tool_calls=tool_calls if tool_calls and not legacy else UNSET,

@@ -137,15 +137,19 @@ class CallItem(Item):
     def __init__(self, index: int, first: ToolCallDelta, names: FunctionNames):
         super().__init__(index)
         self._call_id = first.id
+        self._is_cut = False
         self._namespace, self._name = names.split(first.name)
 
     def add(self, delta: Delta) -> tuple[str, Mapping[str, Any]]:
         assert isinstance(delta, ToolCallDelta)
+        self._is_cut = delta.is_cut
         self.parts.append(delta.arguments)
         return "response.function_call_arguments.delta", {**self.at, "delta": delta.arguments}
 
     def whole(self, status: str) -> FunctionCallItem:
         space = self._namespace or UNSET
+        if status != "in_progress":
+            status = "incomplete" if self._is_cut else "completed"
         return FunctionCallItem(self.id, status, self._call_id, self._name, self.text, space)
 
     def content_begins(self) -> Events:

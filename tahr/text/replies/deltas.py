@@ -20,6 +20,7 @@ class ToolCallDelta:
     arguments: str = ""  # a piece of their JSON
     id: str = ""
     name: str = ""
+    is_cut: bool = False  # the last piece of a call that will never be whole
 
 
 # Text is a plain string: nearly all of a reply is text, and a string is what every reader of text wants.
@@ -47,8 +48,8 @@ def reasoning_of(deltas: Iterable[Delta]) -> str:
     return "".join([delta.text for delta in deltas if isinstance(delta, ReasoningDelta)])
 
 
-def tool_calls_of(deltas: Iterable[Delta]) -> tuple[ToolCall, ...]:
-    """The calls, each put together from its pieces."""
+def tool_calls_of(deltas: Iterable[Delta], cut: bool = False) -> tuple[ToolCall, ...]:
+    """The calls, each put together from its pieces: those that are whole, or with `cut` those that are not."""
     calls: dict[int, list[ToolCallDelta]] = {}
     for delta in deltas:
         if isinstance(delta, ToolCallDelta):
@@ -56,7 +57,13 @@ def tool_calls_of(deltas: Iterable[Delta]) -> tuple[ToolCall, ...]:
     return tuple(
         ToolCall(pieces[0].id, pieces[0].name, "".join([piece.arguments for piece in pieces]))
         for pieces in calls.values()
+        if pieces[-1].is_cut == cut
     )
+
+
+def cut_call_of(deltas: Iterable[Delta]) -> ToolCall | None:
+    """The call in whose middle the reply ended, if it did."""
+    return next(iter(tool_calls_of(deltas, cut=True)), None)
 
 
 def merge(deltas: Sequence[Delta]) -> Deltas:
@@ -77,5 +84,6 @@ def joined(group: Sequence[Delta]) -> Delta:
     """One delta from neighbours of one kind."""
     first = group[0]
     if isinstance(first, ToolCallDelta):
-        return replace(first, arguments="".join([d.arguments for d in group if isinstance(d, ToolCallDelta)]))
+        pieces = [each for each in group if isinstance(each, ToolCallDelta)]
+        return replace(first, arguments="".join([each.arguments for each in pieces]), is_cut=pieces[-1].is_cut)
     return ReasoningDelta(reasoning_of(group)) if isinstance(first, ReasoningDelta) else text_of(group)

@@ -17,23 +17,40 @@ class ThinkingMarks:
     close: str
     answer: tuple[str, ...] = ()
     found_by: str = ""  # a text in the templates of models that think so; empty: the closing mark
+    also: tuple[str, ...] = ()  # other ways to open a block, which models fall into
+    cites: tuple[str, ...] = ()  # marks of citations, of which the last opens a list of sources up to a `>`
+
+    @property
+    def opens(self) -> tuple[str, ...]:
+        return (self.open, *self.also)
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return (*self.opens, self.close, *self.answer, *self.cites)
 
     def is_in(self, template: str) -> bool:
         return (self.found_by or self.close) in template
 
 
+CITES = ("<co>", "</co:")
 # The first that is found in a template is the model's.
 KNOWN = (
     ThinkingMarks("<think>", "</think>", ("<response>", "</response>"), found_by="<response></response>"),
     ThinkingMarks("<think>", "</think>"),
     ThinkingMarks("[THINK]", "[/THINK]"),
-    ThinkingMarks("<|START_THINKING|>", "<|END_THINKING|>", ("<|START_RESPONSE|>", "<|END_RESPONSE|>"), "RESPONSE|>"),
-    ThinkingMarks("<|START_THINKING|>", "<|END_THINKING|>", ("<|START_TEXT|>", "<|END_TEXT|>")),
+    ThinkingMarks(
+        "<|START_THINKING|>",
+        "<|END_THINKING|>",
+        ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+        "RESPONSE|>",
+        cites=CITES,
+    ),
+    ThinkingMarks("<|START_THINKING|>", "<|END_THINKING|>", ("<|START_TEXT|>", "<|END_TEXT|>"), cites=CITES),
     ThinkingMarks("<seed:think>", "</seed:think>"),
     ThinkingMarks("<mm:think>", "</mm:think>"),
     ThinkingMarks("<think:opensource>", "</think:opensource>", found_by="':opensource'"),
     ThinkingMarks("<|inner_prefix|>", "<|inner_suffix|>"),
-    ThinkingMarks("<|channel>thought", "<channel|>"),
+    ThinkingMarks("<|channel>thought", "<channel|>", also=("<|channel>",)),
 )
 
 

@@ -35,9 +35,14 @@ class CallFormat:
     inner: tuple[str, ...] = ()  # further marks inside calls
 
     @property
+    def edges(self) -> tuple[str, ...]:
+        """Marks between which calls stand: none of them is part of one."""
+        return (*self.opens, *self.closes, *self.around)
+
+    @property
     def marks(self) -> tuple[str, ...]:
         """Everything that may be a special token of the model and must reach the parser."""
-        return (*self.opens, *self.closes, *self.around, *self.inner)
+        return (*self.edges, *self.inner)
 
 
 JSON = JsonForm()

@@ -17,16 +17,27 @@ MAX_HEAD_CHARS = 512  # of the text before a mark that says what a block is
 
 
 class MarkSet:
-    """Texts to look for. None of them may be part of another, or what is found would depend on where pieces end."""
+    """Texts to look for: the one that begins first, of several the longest."""
 
     def __init__(self, marks: Iterable[str]):
         self.marks = tuple(dict.fromkeys(marks))
-        assert all(self.marks) and not any(a != b and a in b for a in self.marks for b in self.marks), self.marks
-        self.pattern = re.compile("|".join(map(re.escape, self.marks)) or "(?!)")
+        assert all(self.marks), self.marks
+        self.pattern = re.compile("|".join(map(re.escape, sorted(self.marks, key=len, reverse=True))) or "(?!)")
         self._begins = frozenset(mark[:n] for mark in self.marks for n in range(1, len(mark)))
         self._longest = max(map(len, self._begins), default=0)
 
-    def n_open(self, text: str, at: int) -> int:
+    def found(self, text: str, at: int, ended: bool) -> tuple[int, int]:
+        """Where in the text, from `at` on, the first mark begins and ends.
+
+        Where none is whole, or may be part of one that more text completes, both are where that one may begin.
+        """
+        found = self.pattern.search(text, at)
+        if ended or (found and found.start() < len(text) - self._longest):
+            return found.span() if found else (len(text), len(text))
+        opens = len(text) - self._n_open(text, at)
+        return found.span() if found and found.start() < opens else (opens, opens)
+
+    def _n_open(self, text: str, at: int) -> int:
         """Length of the longest end of the text, from `at` on, that begins a mark."""
         most = min(self._longest, len(text) - at)
         return next((n for n in range(most, 0, -1) if text[-n:] in self._begins), 0)
@@ -77,16 +88,20 @@ class TextCursor:
         The mark is returned and not passed on; without one, all text is passed on and "" returned.
         """
         while True:
-            found = marks.pattern.search(self._text, self._at)
-            if found:
-                self._pass_on(found.start(), sink)
-                self._at = found.end()
-                return found[0]
-            held = 0 if self._ended else marks.n_open(self._text, self._at)
-            self._pass_on(len(self._text) - held, sink)
+            begin, end = marks.found(self._text, self._at, self._ended)
+            self._pass_on(begin, sink)
+            if end > begin:
+                self._at = end
+                return self._text[begin:end]
             if self._ended:
                 return ""
             yield
+
+    def ahead(self, n: int) -> Reader[str]:
+        """The next characters, not taken: fewer than `n` only at the end."""
+        while len(self._text) - self._at < n and not self._ended:
+            yield
+        return self._text[self._at : self._at + n]
 
     def before(self, pattern: re.Pattern[str], sink: Sink) -> Reader[str]:
         """Pass on the text before the first character that matches; that one is returned and not taken."""
@@ -103,8 +118,11 @@ class TextCursor:
 
     def unread(self, text: str) -> None:
         """Put back text that turned out to be something else than was expected."""
-        self._text = text + self._text[self._at :]
-        self._at = 0
+        if self._text.endswith(text, 0, self._at):  # nearly always; what follows may be long, and copying it is slow
+            self._at -= len(text)
+        else:
+            self._text = text + self._text[self._at :]
+            self._at = 0
 
     def _pass_on(self, end: int, sink: Sink) -> None:
         if end > self._at:

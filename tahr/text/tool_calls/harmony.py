@@ -40,13 +40,14 @@ class HarmonyReader:
         name = recipient[1].strip(".") if recipient and self.calls else ""
         if name and NAME.fullmatch(name):
             yield from self._call(name)
-        elif "analysis" in head:
+        elif recipient or "analysis" in head:  # the call of a tool that nobody has offered is a thought
             self.in_reasoning = True
             self.buffer.begin_reasoning()
             yield from self._until_end(self.buffer.reasoning)
             self.buffer.end_reasoning()
             self.in_reasoning = False
         else:
+            self.buffer.begin_text()
             yield from self._until_end(self.buffer.text)
 
     def _call(self, name: str) -> Reader[None]:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from tahr.text.tool_calls.cursor import HeldText, Reader, Sink, TextCursor, TooMuchHeld, drop
+from tahr.text.tool_calls.cursor import HeldText, MarkSet, Reader, Sink, TextCursor, TooMuchHeld, drop
 from tahr.text.tool_calls.delta_buffer import DeltaBuffer
-from tahr.text.tool_calls.json_text import INVALID, loaded, space, string, value
+from tahr.text.tool_calls.json_text import INVALID, NO_MARKS, loaded, space, string, value
 from tahr.text.tool_calls.tools import NAME, Tool
 
 MAX_HELD_CHARS = 4096  # of an object that may be a call, before its name is known
@@ -75,6 +75,7 @@ class JsonReader:
     buffer: DeltaBuffer
     form: JsonForm
     tools: Mapping[str, Tool]
+    ends: MarkSet = NO_MARKS  # marks that also end a call that is broken
 
     def section(self) -> Reader[None]:
         """The calls after an opening mark. What is not JSON is left to whoever reads text."""
@@ -143,7 +144,8 @@ class JsonReader:
     def _member(self, call: JsonCall) -> Reader[bool]:
         """A key and its value; False if the object cannot be a call."""
         key: list[str] = []
-        yield from string(self.cursor, tee(key.append, call.keep))
+        if not (yield from string(self.cursor, tee(key.append, call.keep), self.ends)):
+            return call.begun
         key_text = "".join(key)
         name = loaded(key_text)
         if not call.may_begin_with(name):
@@ -157,7 +159,7 @@ class JsonReader:
             return (yield from self._name(call))
         if name in self.form.arguments and not call.has_arguments:
             return (yield from self._arguments(call))
-        yield from value(self.cursor, call.keep)
+        yield from value(self.cursor, call.keep, self.ends)
         return True
 
     def _name(self, call: JsonCall) -> Reader[bool]:
@@ -166,16 +168,16 @@ class JsonReader:
             yield from self.cursor.take(call.keep)
             return True
         text: list[str] = []
-        yield from value(self.cursor, tee(text.append, call.keep))
+        yield from value(self.cursor, tee(text.append, call.keep), self.ends)
         return call.name("".join(text))
 
     def _arguments(self, call: JsonCall) -> Reader[bool]:
         """The arguments as the model writes them. A string holds the JSON of the arguments, encoded twice."""
         if (yield from self.cursor.peek()) == "{":
-            yield from value(self.cursor, tee(call.arguments, call.keep))
+            yield from value(self.cursor, tee(call.arguments, call.keep), self.ends)
             return True
         pieces: list[str] = []
-        yield from value(self.cursor, tee(pieces.append, call.keep))
+        yield from value(self.cursor, tee(pieces.append, call.keep), self.ends)
         text = "".join(pieces)
         inner = loaded(text)
         if (yield from self.cursor.peek()) or inner is not INVALID:  # else the reply ends within them

@@ -9,10 +9,14 @@ import re
 from collections import deque
 from typing import Any
 
-from tahr.text.tool_calls.cursor import Reader, Sink, TextCursor, mark_set
+from tahr.text.tool_calls.cursor import MarkSet, Reader, Sink, TextCursor, mark_set
 
-IN_STRING = mark_set('"', "\\")
-STRUCTURE = mark_set('"', "{", "}", "[", "]")
+IN_STRING = ('"', "\\")
+STRUCTURE = ('"', "{", "}", "[", "]")
+NO_MARKS = mark_set()
+MAX_AHEAD = 1024  # characters after a mark inside a string, in which it shows whether the string ends there
+REST_OF_STRING = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*"\s*', re.DOTALL)
+AFTER_STRING = frozenset(",:]})")
 NO_SPACE = re.compile(r"\S")
 SCALAR_END = re.compile(r"[\s,\]}]")
 # A string that was cut off reads to the end, also after a backslash: else it would be searched again from every quote.
@@ -30,42 +34,73 @@ def space(cursor: TextCursor, sink: Sink) -> Reader[str]:
     return (yield from cursor.before(NO_SPACE, sink))
 
 
-def string(cursor: TextCursor, sink: Sink) -> Reader[None]:
-    """A string with its quotes; the next character is the first of these."""
+def string(cursor: TextCursor, sink: Sink, ends: MarkSet = NO_MARKS) -> Reader[bool]:
+    """A string with its quotes; the next character is the first of these. False: see `container`."""
     yield from cursor.take(sink)
-    yield from string_rest(cursor, sink)
+    return (yield from string_rest(cursor, sink, ends))
 
 
-def string_rest(cursor: TextCursor, sink: Sink) -> Reader[None]:
-    """The rest of a string after its first quote."""
-    while (mark := (yield from cursor.until(IN_STRING, sink))) == "\\":
-        sink(mark)
-        yield from cursor.take(sink)
+def string_rest(cursor: TextCursor, sink: Sink, ends: MarkSet = NO_MARKS) -> Reader[bool]:
+    """The rest of a string after its first quote. Marks may be part of it."""
+    marks = mark_set(*IN_STRING, *ends.marks)
+    while (mark := (yield from cursor.until(marks, sink))) and mark != '"':
+        if mark in IN_STRING:
+            sink(mark)
+            yield from cursor.take(sink)
+        elif (yield from is_broken(cursor, REST_OF_STRING)):
+            cursor.unread(mark)
+            return False
+        else:
+            sink(mark)
+            marks = mark_set(*IN_STRING)  # one look ahead is enough for a string, and takes a bounded time
     sink(mark)
+    return True
 
 
-def value(cursor: TextCursor, sink: Sink) -> Reader[None]:
-    """A value of any kind, the cursor being at its first character."""
+def is_broken(cursor: TextCursor, rest_of_string: re.Pattern[str]) -> Reader[bool]:
+    """Whether a string was never closed before the mark that was read last.
+
+    It was not, if what would be its rest never ends, or is followed by something that cannot follow a string.
+    """
+    ahead = yield from cursor.ahead(MAX_AHEAD)
+    rest = rest_of_string.match(ahead)
+    if rest is None:
+        return len(ahead) < MAX_AHEAD
+    after = ahead[rest.end() : rest.end() + 1]
+    return after not in AFTER_STRING if after else False
+
+
+def value(cursor: TextCursor, sink: Sink, ends: MarkSet = NO_MARKS) -> Reader[bool]:
+    """A value of any kind, the cursor being at its first character. False: see `container`."""
     first = yield from cursor.peek()
     if first == '"':
-        yield from string(cursor, sink)
-    elif first and first in "{[":
-        yield from container(cursor, sink)
-    else:
-        yield from cursor.before(SCALAR_END, sink)
+        return (yield from string(cursor, sink, ends))
+    if first and first in "{[":
+        return (yield from container(cursor, sink, ends))
+    yield from cursor.before(SCALAR_END, sink)
+    return True
 
 
-def container(cursor: TextCursor, sink: Sink) -> Reader[None]:
-    """An object or an array with everything in it."""
+def container(cursor: TextCursor, sink: Sink, ends: MarkSet = NO_MARKS) -> Reader[bool]:
+    """An object or an array with everything in it.
+
+    False where it is broken off by one of the marks `ends`, which is not taken.
+    """
     depth = 0
-    while mark := (yield from cursor.until(STRUCTURE, sink)):
+    marks = mark_set(*STRUCTURE, *ends.marks)
+    while mark := (yield from cursor.until(marks, sink)):
+        if mark not in STRUCTURE:
+            cursor.unread(mark)
+            return False
         sink(mark)
         if mark == '"':
-            yield from string_rest(cursor, sink)
+            if not (yield from string_rest(cursor, sink, ends)):
+                return False
             continue
         depth += 1 if mark in "{[" else -1
         if depth == 0:
-            return
+            break
+    return True
 
 
 def loaded(text: str) -> Any:

@@ -4,13 +4,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tahr.text.tool_calls.cursor import MarkSet, Reader, Sink, TextCursor, drop, head_of, mark_set
+from tahr.text.tool_calls.cursor import MAX_HEAD_CHARS, MarkSet, Reader, Sink, TextCursor, drop, head_of, mark_set
 from tahr.text.tool_calls.delta_buffer import DeltaBuffer
 from tahr.text.tool_calls.json_text import (
     INVALID,
     PYTHON_WORDS,
     dumped,
     escaped,
+    is_broken,
     json_of_python,
     loaded,
     space,
@@ -22,8 +23,14 @@ GEMMA_QUOTE = '<|"|>'
 WORD_END = re.compile(r'[<",:{}\[\]]')
 KEY_END = re.compile(r"[<,:{}]")  # names of arguments may have brackets
 BARE_KEY = re.compile(r'[^<",:{}\[\]\s](?:[^<,:{}]*[^<,:{}\s])?')  # one that needs no quotes
-IN_CALL = mark_set("(", ")", "[", "]", "{", "}", ",", "'", '"')
-AFTER_STRING = ("", *",)]}:")
+REST_OF_QUOTED = re.compile(r'(?s:.*?)<\|"\|>\s*')
+IN_CALL = ("(", ")", "[", "]", "{", "}", ",", "'", '"')
+MAX_AHEAD = 128  # characters after a quote, which show whether it ends a text
+AFTER_STRING = re.compile(r"\s*(?:[,)\]}:]|\Z)")
+# The same where a text is all of an argument: the next argument, the next call, or nothing more.
+AFTER_TEXT = re.compile(r"""\s*(?:\Z|,\s*[^,=()'"\s]+\s*=(?!=)|\)\s*(?:\Z|[\];\n<]|,\s*[\w.]+\s*\())""")
+REST_OF_PYTHON = {quote: re.compile(rf"(?s:.*?){quote}\s*(?=[,)\]}}:])") for quote in "'\""}
+ARGUMENT_KEY = re.compile(r"""[^,=()'"]+=\s*""")
 CODE_TOOLS = ("code_interpreter", "python", "ipython")  # what a tool is called that takes code
 
 
@@ -44,18 +51,18 @@ class GemmaReader:
     cursor: TextCursor
     buffer: DeltaBuffer
 
-    def section(self, closes: MarkSet) -> Reader[None]:
+    def section(self, ends: MarkSet) -> Reader[None]:
         """A name and an object. A name that is none is put back."""
         mark, head = yield from head_of(self.cursor, "{")
         name = head.strip().removeprefix("call:").strip()
         if not mark or not NAME.fullmatch(name):
             return self.cursor.unread(head + mark) if mark or (yield from self.cursor.peek()) else None
         self.buffer.begin_call(name)
-        yield from self._object(closes)
+        yield from self._object(ends)
         self.buffer.end_call()
 
-    def _object(self, closes: MarkSet) -> Reader[None]:
-        """Everything up to the brace that closes the arguments, or a mark that closes the call before.
+    def _object(self, ends: MarkSet) -> Reader[None]:
+        """Everything up to the brace that closes the arguments, or one of the marks before it.
 
         `nested` has an entry for each open container.
         """
@@ -64,7 +71,7 @@ class GemmaReader:
         at_key = True
         while nested and (character := (yield from space(self.cursor, drop))):
             if character == "<":
-                if not (yield from self._quoted(closes)):
+                if not (yield from self._quoted(ends)):
                     return
                 continue
             if character not in "{}[],:":
@@ -82,24 +89,33 @@ class GemmaReader:
         """A bare word: a key, a number, true, false or null; or a text in JSON's quotes."""
         if (yield from self.cursor.peek()) == '"':
             yield from self.cursor.take(self.buffer.arguments)
-            return (yield from string_rest(self.cursor, self.buffer.arguments))
+            yield from string_rest(self.cursor, self.buffer.arguments)
+            return
         pieces: list[str] = []
         if (yield from self.cursor.before(KEY_END if at_key else WORD_END, pieces.append)):
             word = "".join(pieces).strip()
             plain = PYTHON_WORDS.get(word, word)  # the template writes null as None
             self.buffer.arguments(plain if not at_key and loaded(plain) is not INVALID else dumped(word))
-        return None
 
-    def _quoted(self, closes: MarkSet) -> Reader[bool]:
-        """A text between quotes; False if the call is closed instead."""
-        mark = yield from self.cursor.until(mark_set(GEMMA_QUOTE, *closes.marks), drop)
+    def _quoted(self, ends: MarkSet) -> Reader[bool]:
+        """A text between quotes; False if the call is over instead."""
+        marks = mark_set(GEMMA_QUOTE, *ends.marks)
+        mark = yield from self.cursor.until(marks, drop)
         if mark != GEMMA_QUOTE:
+            self.cursor.unread(mark)
             return not mark
         self.buffer.arguments('"')
-        ends = mark_set(GEMMA_QUOTE)
-        if (yield from self.cursor.until(ends, lambda piece: self.buffer.arguments(escaped(piece)))):
-            self.buffer.arguments('"')
+        while (mark := (yield from self.cursor.until(marks, self._text))) not in ("", GEMMA_QUOTE):
+            if (yield from is_broken(self.cursor, REST_OF_QUOTED)):
+                self.cursor.unread(mark)
+                return False
+            self._text(mark)
+            marks = mark_set(GEMMA_QUOTE)
+        self.buffer.arguments('"' if mark else "")
         return True
+
+    def _text(self, piece: str) -> None:
+        self.buffer.arguments(escaped(piece))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +125,7 @@ class PythonReader:
     cursor: TextCursor
     buffer: DeltaBuffer
     tools: Mapping[str, Tool]
+    ends: MarkSet  # marks that also end a call that is broken
     takes_code: bool = False
 
     def section(self, closes: MarkSet) -> Reader[None]:
@@ -142,9 +159,9 @@ class PythonReader:
         n_arguments = 0
         mark = ","
         while mark == ",":
-            pieces: list[str] = []
-            mark = yield from self._argument(pieces.append)
-            text = "".join(pieces).strip()
+            argument = HeldArgument()
+            mark = yield from self._argument(argument)
+            text = argument.text.strip()
             if text and mark:
                 key = names[n_arguments] if n_arguments < len(names) else f"arg{n_arguments}"
                 self.buffer.arguments((", " if n_arguments else "") + keyword(text, key, names))
@@ -152,18 +169,20 @@ class PythonReader:
         if mark:
             self.buffer.arguments("}")
 
-    def _argument(self, sink: Sink) -> Reader[str]:
+    def _argument(self, argument: "HeldArgument") -> Reader[str]:
         """One argument; the comma or parenthesis after it, which is taken."""
         depth = 0
-        while mark := (yield from self.cursor.until(IN_CALL, sink)):
-            if mark in "'\"":
-                sink(mark)
-                yield from python_string_rest(self.cursor, mark, sink)
-                continue
+        marks = mark_set(*IN_CALL, *self.ends.marks)
+        while (mark := (yield from self.cursor.until(marks, argument))) in IN_CALL:
             if depth == 0 and mark in ",)":
                 return mark
-            sink(mark)
-            depth += 1 if mark in "([{" else -1 if mark in ")]}" else 0
+            after = AFTER_TEXT if depth == 0 and argument.is_key else AFTER_STRING
+            argument(mark)
+            if mark not in "'\"":
+                depth += 1 if mark in "([{" else -1 if mark in ")]}" else 0
+            elif not (yield from python_string_rest(self.cursor, mark, argument, self.ends, after)):
+                return ""
+        self.cursor.unread(mark)
         return ""
 
     def _code(self, begun: str, closes: MarkSet) -> Reader[None]:
@@ -177,15 +196,50 @@ class PythonReader:
         return self.buffer.end_call()
 
 
-def python_string_rest(cursor: TextCursor, quote: str, sink: Sink) -> Reader[None]:
-    """The rest of a string. Templates escape nothing, so a quote after which no value can end is an apostrophe."""
-    marks = mark_set(quote, "\\")
+class HeldArgument:
+    """A sink for the text of an argument."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._n_chars = 0
+
+    def __call__(self, piece: str) -> None:
+        self._pieces.append(piece)
+        self._n_chars += len(piece)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    @property
+    def is_key(self) -> bool:
+        """Whether it is a key so far."""
+        return self._n_chars <= MAX_HEAD_CHARS and ARGUMENT_KEY.fullmatch(self.text) is not None
+
+
+def python_string_rest(
+    cursor: TextCursor, quote: str, sink: Sink, ends: MarkSet, after: re.Pattern[str]
+) -> Reader[bool]:
+    """The rest of a string. Templates escape nothing, so a quote after which no value can end is an apostrophe.
+
+    False: it was never closed before a mark, which is not taken.
+    """
+    marks = mark_set(quote, "\\", *ends.marks)
     while mark := (yield from cursor.until(marks, sink)):
-        sink(mark)
-        if mark == "\\":
+        if mark == quote:
+            sink(mark)
+            if after.match((yield from cursor.ahead(MAX_AHEAD))):
+                return True
+        elif mark == "\\":
+            sink(mark)
             yield from cursor.take(sink)
-        elif (yield from space(cursor, sink)) in AFTER_STRING:
-            return
+        elif (yield from is_broken(cursor, REST_OF_PYTHON[quote])):
+            cursor.unread(mark)
+            return False
+        else:
+            sink(mark)
+            marks = mark_set(quote, "\\")
+    return True
 
 
 def keyword(text: str, name: str, names: Sequence[str] = ()) -> str:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from tahr.text.tool_calls.cursor import Reader, TextCursor, drop, head_of
+from tahr.text.tool_calls.cursor import MarkSet, Reader, TextCursor, drop, head_of
 from tahr.text.tool_calls.delta_buffer import DeltaBuffer
 from tahr.text.tool_calls.json_text import container, space
 from tahr.text.tool_calls.tools import NAME
@@ -26,13 +26,14 @@ class NamedReader:
     cursor: TextCursor
     buffer: DeltaBuffer
     form: NamedForm
+    ends: MarkSet  # marks that also end a call that is broken
 
     def section(self) -> Reader[None]:
         """A head and an object. A head that names nothing is put back."""
         if not (yield from self._head()):
             return
         if (yield from space(self.cursor, drop)) == "{":
-            yield from container(self.cursor, self.buffer.arguments)
+            yield from container(self.cursor, self.buffer.arguments, self.ends)
         elif (yield from self.cursor.peek()):
             self.buffer.arguments("{}")
         yield from self.cursor.before(AFTER, drop)

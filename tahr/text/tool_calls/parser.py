@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tahr.text.replies.deltas import Deltas
 from tahr.text.replies.thinking import ThinkingMarks
 from tahr.text.tool_calls.call_formats import CallFormat, HarmonyForm
-from tahr.text.tool_calls.cursor import MarkSet, Reader, TextCursor, drop, mark_set
+from tahr.text.tool_calls.cursor import MarkSet, Reader, TextCursor, drop, head_of, mark_set
 from tahr.text.tool_calls.delta_buffer import DeltaBuffer, call_id
 from tahr.text.tool_calls.harmony import HarmonyReader
 from tahr.text.tool_calls.json_calls import JsonForm, JsonReader
@@ -30,6 +30,7 @@ class ReplyFormat:
     thinking: ThinkingMarks | None = None
     in_thinking: bool = False  # the prompt has opened the block
     parallel: bool = True  # more than one call may be made
+    calls_only: bool = False  # a grammar allows nothing but calls and thoughts
 
     @property
     def is_plain(self) -> bool:
@@ -43,7 +44,7 @@ class ReplyFormat:
     @property
     def marks(self) -> tuple[str, ...]:
         """Texts that steer the parser, also where they are special tokens."""
-        thinking = (self.thinking.open, self.thinking.close, *self.thinking.answer) if self.thinking else ()
+        thinking = self.thinking.all if self.thinking else ()
         return (*thinking, *(self.call_format.marks if self.call_format and (self.tools or self.is_harmony) else ()))
 
 
@@ -54,12 +55,14 @@ class ReplyParser:
         self._format = reply_format
         self._call_format = reply_format.call_format if reply_format.tools else None
         self._cursor = TextCursor()
-        self._buffer = DeltaBuffer(self._call_format.make_id if self._call_format else call_id, reply_format.parallel)
+        make_id = self._call_format.make_id if self._call_format else call_id
+        self._buffer = DeltaBuffer(make_id, reply_format.parallel, not reply_format.calls_only)
         self._in_thinking = reply_format.in_thinking
         self._harmony: HarmonyReader | None = None
         if reply_format.is_harmony:
             self._harmony = HarmonyReader(self._cursor, self._buffer, calls=bool(reply_format.tools))
         self._closes = mark_set(*(self._call_format.closes if self._call_format else ()))
+        self._ends = mark_set(*(self._call_format.edges if self._call_format else ()))
         self._run = self._harmony.reply() if self._harmony else self._reply()
 
     @property
@@ -80,6 +83,7 @@ class ReplyParser:
     def flush(self) -> Deltas:
         """What was held back, now that no more text comes."""
         self._cursor.end()
+        self._buffer.is_ending = True
         next(self._run, None)
         self._buffer.end()
         return self._buffer.take()
@@ -94,7 +98,7 @@ class ReplyParser:
             yield from self._bare()
         openers = self._openers()
         while not buffer.stopped and (mark := (yield from cursor.until(openers, buffer.text))):
-            if self._format.thinking and mark == self._format.thinking.open:
+            if self._format.thinking and mark in self._format.thinking.opens:
                 buffer.begin_reasoning()
                 yield from self._thought()
                 if self._call_format and self._call_format.bare:
@@ -103,36 +107,59 @@ class ReplyParser:
                 yield from self._section(self._call_format)
             elif self._format.thinking and mark == self._format.thinking.close:
                 buffer.end_reasoning()
+            elif self._format.thinking and mark in self._format.thinking.cites[-1:]:
+                yield from self._sources()
 
     def _openers(self) -> MarkSet:
         """Marks that begin something in text, and those that are dropped there."""
         thinking = self._format.thinking
-        call_format = self._call_format
-        marks = (thinking.open, thinking.close, *thinking.answer) if thinking else ()
-        return mark_set(
-            *marks, *((*call_format.opens, *call_format.around, *call_format.closes) if call_format else ())
-        )
+        return mark_set(*(thinking.all if thinking else ()), *self._ends.marks)
 
     def _thought(self) -> Reader[None]:
-        """A block of thinking, up to its end. Calls inside it are calls."""
+        """A block of thinking, up to its end. Calls in it are calls only if it never ends: else they are thoughts."""
         thinking = self._format.thinking
         call_format = self._call_format
         buffer = self._buffer
         assert thinking
         self._in_thinking = True
-        dropped = (thinking.open, *((*call_format.around, *call_format.closes) if call_format else ()))
-        marks = mark_set(thinking.close, *dropped, *(call_format.opens if call_format else ()))
+        is_open = False  # until the end of the reply
+        marks = mark_set(thinking.close, *thinking.opens, *thinking.cites, *self._ends.marks)
         while (mark := (yield from self._cursor.until(marks, buffer.reasoning))) and mark != thinking.close:
-            if call_format and mark in call_format.opens and not buffer.stopped:
-                yield from self._section(call_format)
+            if mark in thinking.cites[-1:]:
+                yield from self._sources()
+            if not call_format or mark not in call_format.opens or buffer.stopped:
+                continue
+            is_open = is_open or (yield from self._is_open())
+            if not is_open:
+                break
+            yield from self._section(call_format)
         self._in_thinking = False
         buffer.end_reasoning()
+
+    def _sources(self) -> Reader[None]:
+        """The sources of a citation."""
+        mark, head = yield from head_of(self._cursor, ">")
+        if not mark and (yield from self._cursor.peek()):
+            self._cursor.unread(head)
+
+    def _is_open(self) -> Reader[bool]:
+        """Whether a block of thinking never ends. If it does, its rest is read, and the marks in it are dropped."""
+        thinking = self._format.thinking
+        assert thinking
+        rest: list[str] = []
+        mark = yield from self._cursor.until(mark_set(thinking.close), rest.append)
+        text = "".join(rest)
+        if mark:
+            self._buffer.reasoning(mark_set(*thinking.opens, *self._ends.marks).pattern.sub("", text))
+        else:
+            self._cursor.unread(text)
+        return not mark
 
     def _bare(self) -> Reader[None]:
         """Calls without marks, if the text that follows begins with one."""
         first = yield from space(self._cursor, self._buffer.text)
         if first and first in "{[":
-            yield from JsonReader(self._cursor, self._buffer, JsonForm(), self._format.tools).bare()
+            yield from JsonReader(self._cursor, self._buffer, JsonForm(), self._format.tools, self._ends).bare()
 
     def _section(self, call_format: CallFormat) -> Reader[None]:
         """What follows an opening mark of the call format."""
@@ -143,16 +170,18 @@ class ReplyParser:
         if isinstance(form, JsonForm):
             first = yield from space(cursor, drop)
             if call_format.bare and first and first not in "{[":
-                return (yield from PythonReader(cursor, buffer, tools, takes_code=True).section(self._closes))
-            return (yield from JsonReader(cursor, buffer, form, tools).section())
+                return (
+                    yield from PythonReader(cursor, buffer, tools, self._ends, takes_code=True).section(self._closes)
+                )
+            return (yield from JsonReader(cursor, buffer, form, tools, self._ends).section())
         if isinstance(form, NamedForm):
-            return (yield from NamedReader(cursor, buffer, form).section())
+            return (yield from NamedReader(cursor, buffer, form, self._ends).section())
         if isinstance(form, TaggedForm):
-            return (yield from TaggedReader(cursor, buffer, form, tools).section())
+            return (yield from TaggedReader(cursor, buffer, form, tools, self._ends).section())
         if isinstance(form, GemmaForm):
-            return (yield from GemmaReader(cursor, buffer).section(self._closes))
+            return (yield from GemmaReader(cursor, buffer).section(self._ends))
         assert isinstance(form, PythonForm)
-        return (yield from PythonReader(cursor, buffer, tools).section(self._closes))
+        return (yield from PythonReader(cursor, buffer, tools, self._ends).section(self._closes))
 
 
 def parsed(reply_format: ReplyFormat, text: str) -> Deltas:

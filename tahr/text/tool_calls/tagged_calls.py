@@ -4,16 +4,17 @@ Values have no JSON quotes, so the tool's schema says what they are. Texts are p
 when they are complete.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from tahr.text.tool_calls.cursor import Reader, Sink, TextCursor, drop, head_of, mark_set
+from tahr.text.tool_calls.cursor import MAX_HEAD_CHARS, MarkSet, Reader, Sink, TextCursor, drop, head_of, mark_set
 from tahr.text.tool_calls.delta_buffer import DeltaBuffer
 from tahr.text.tool_calls.json_text import INVALID, PYTHON_WORDS, dumped, escaped, json_of_python, loaded, space
 from tahr.text.tool_calls.tools import NAME, Tool, json_type
 
 TEXT = frozenset({"string"})
 CONTAINERS = frozenset({"array", "object", "null"})
+WRAPPERS = ("arguments", "input", "parameters")
 # around a value with characters that mean something in XML
 CDATA = "<![CDATA["
 CDATA_END = "]]>"
@@ -68,6 +69,7 @@ class TaggedReader:
     buffer: DeltaBuffer
     form: TaggedForm
     tools: Mapping[str, Tool]
+    ends: MarkSet  # marks around calls, which also end one that is broken
 
     def section(self) -> Reader[None]:
         """A name and its arguments up to the closing tag. A name that is none is put back."""
@@ -77,50 +79,84 @@ class TaggedReader:
         if not stop or not NAME.fullmatch(name.strip()):
             return self.cursor.unread(name + stop) if stop or (yield from self.cursor.peek()) else None
         self.buffer.begin_call(name.strip())
-        n_arguments = 0
-        inside = mark_set(form.key_open, form.call_close)
-        stop = stop if stop in inside.marks else (yield from self.cursor.until(inside, drop))
+        keys: list[str] = []
+        inside = mark_set(form.key_open, form.call_close, *self.ends.marks)
+        stop = stop if stop in (form.key_open, form.call_close) else (yield from self.cursor.until(inside, drop))
         while stop == form.key_open:
-            self.buffer.arguments(", " if n_arguments else "{")
-            yield from self._argument(self.tools.get(name.strip()))
-            n_arguments += 1
+            self.buffer.arguments(", " if keys else "{")
+            yield from self._argument(self.tools.get(name.strip()), keys)
             stop = yield from self.cursor.until(inside, drop)
         if stop:
-            self.buffer.arguments("}" if n_arguments else "{}")
+            self.buffer.arguments("}" if keys else "{}")
             self.buffer.end_call()
+            if stop != form.call_close:
+                self.cursor.unread(stop)
 
-    def _argument(self, tool: Tool | None) -> Reader[None]:
+    def _argument(self, tool: Tool | None, keys: list[str]) -> Reader[None]:
         form = self.form
         _, key = yield from head_of(self.cursor, form.key_end)
+        keys.append(key.strip())
         said = ""
         if form.value_open:
             _, said = yield from head_of(self.cursor, form.value_open)
+        known = frozenset(tool.parameters.get("properties") or ()) if tool else frozenset()
+        if keys[1:] == [] and keys[0] in WRAPPERS and known and keys[0] not in known:
+            return (yield from self._wrapped(keys[0], known))
         self.buffer.arguments(f"{dumped(key.strip())}: ")
         types = tool.types_of(key.strip()) if tool else frozenset()
         if form.says_text:
             types = TEXT if form.says_text in said else frozenset()
-        yield from (self._text() if types == TEXT else self._other(types))
+        others = known.difference(keys)
+        yield from (self._text(others) if types == TEXT else self._other(types, others))
 
-    def _text(self) -> Reader[None]:
+    def _wrapped(self, key: str, known: Set[str]) -> Reader[None]:
+        """All arguments as one, which no tool has: they are taken out of it."""
+        pieces: list[str] = []
+        if not (yield from self._value(pieces.append, known)):
+            return
+        text = "".join(pieces)
+        inside = loaded(text)
+        is_wrapped = isinstance(inside, dict) and inside.keys() <= known
+        self.buffer.arguments(dumped(inside)[1:-1] if is_wrapped else f"{dumped(key)}: {json_of(text, frozenset())}")
+
+    def _text(self, others: Set[str]) -> Reader[None]:
         value = TextValue(self.buffer, self.form.lines)
-        if (yield from self._value(value.push)):
+        if (yield from self._value(value.push, others)):
             value.close()
 
-    def _other(self, types: frozenset[str]) -> Reader[None]:
+    def _other(self, types: frozenset[str], others: Set[str]) -> Reader[None]:
         pieces: list[str] = []
-        if (yield from self._value(pieces.append)):
+        if (yield from self._value(pieces.append, others)):
             text = "".join(pieces)
             if self.form.lines:
                 text = text.removeprefix("\n").removesuffix("\n")
             self.buffer.arguments(json_of(text, types))
 
-    def _value(self, sink: Sink) -> Reader[str]:
-        """Pass on a value up to its end; the mark that ends it."""
-        end = self.form.value_end
-        marks = mark_set(end, CDATA) if self.form.cdata else mark_set(end)
-        while (mark := (yield from self.cursor.until(marks, sink))) == CDATA:
-            yield from self.cursor.until(mark_set(CDATA_END), sink)
-        return mark
+    def _value(self, sink: Sink, others: Set[str]) -> Reader[bool]:
+        """Pass on a value up to its end; whether it has one.
+
+        Where the mark of that is missing, the key of another argument ends it, or the end of the call.
+        """
+        form = self.form
+        marks = mark_set(form.value_end, form.key_open, form.call_close, *([CDATA] if form.cdata else ()))
+        while (mark := (yield from self.cursor.until(marks, sink))) not in ("", form.value_end):
+            if mark == CDATA:
+                yield from self.cursor.until(mark_set(CDATA_END), sink)
+            elif (yield from self._is_over(mark, others)):
+                self.cursor.unread(mark)
+                return True
+            else:
+                sink(mark)
+        return bool(mark)
+
+    def _is_over(self, mark: str, others: Set[str]) -> Reader[bool]:
+        """Whether a mark inside a value is none of its text."""
+        ahead = yield from self.cursor.ahead(MAX_HEAD_CHARS)
+        if mark == self.form.key_open:
+            key, end, _ = ahead.partition(self.form.key_end)
+            return bool(end) and key.strip() in others
+        rest = ahead.lstrip()
+        return len(ahead) < MAX_HEAD_CHARS if not rest else self.ends.pattern.match(rest) is not None
 
 
 def json_of(text: str, types: frozenset[str]) -> str:
