@@ -122,6 +122,8 @@ class EchoAdapters:
 class EchoExecutor(LocalExecutor):
     """A local executor behind the echo."""
 
+    n_launched = 0  # steps, of all of them
+
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         self._filled: dict[int, StepInputs] = {}
@@ -136,6 +138,7 @@ class EchoExecutor(LocalExecutor):
 
     def launch(self, step: StepRequest) -> LaunchedStep:
         self.n_echoes += 1
+        EchoExecutor.n_launched += 1
         step, live = echo()([step, list(live_arrays(self._filled[step.model]).values())])
         there = super().inputs(step.model)
         for array in arrays_of(there).values():

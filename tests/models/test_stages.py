@@ -20,8 +20,10 @@ from tahr.backends.reference.backend import ReferenceBackend
 from tahr.errors import ConfigError
 from tahr.models.decoder import Decoder
 from tahr.models.loader import Loaded, OpenedModel, load, open_model
+from tahr.models.loader.registry import FAMILIES
 from tahr.models.parts.stages import kv_source, legal_cuts
 from tahr.models.parts.stream import ForwardPass, ResidualStream
+from tiers import full_but
 
 TOLERANCE = 1e-4  # as against transformers
 IDS = token_ids()
@@ -94,7 +96,13 @@ def test_a_stage_for_every_cut(case: str, two_cpus: list[Backend], tmp_path: Pat
     assert same_bits(logits_of(StagedRuns(loaded, backends, cuts, n_seqs=2)), whole)
 
 
-@pytest.mark.parametrize("case", ["qwen3", "gemma4_e", "granite4_h", "qwen3_moe"])
+def test_every_family_is_cut() -> None:
+    types = {config["model_type"] for config in (*CASES.values(), *ENCODERS.values())}
+    cut = [id(FAMILIES[each]) for each in types]
+    assert [name for name, family in FAMILIES.items() if id(family) not in cut] == []
+
+
+@pytest.mark.parametrize("case", full_but(["qwen3", "gemma4_e", "granite4_h", "qwen3_moe"], CASES))
 def test_stages_on_unlike_backends(case: str, two_cpus: list[Backend], tmp_path: Path) -> None:
     model = opened(case, tmp_path)
     backends: list[Backend] = [backend("reference"), two_cpus[1]]
