@@ -102,6 +102,24 @@ def test_barriers_hold_when_oversubscribed(n_threads: int) -> None:
     np.testing.assert_array_equal(sums(1, 200), sums(n_threads, 200))
 
 
+BUSY = "while True: pass"
+
+
+def test_threads_beside_busy_processes_do_not_wait_for_their_time_slices() -> None:
+    """One thread does the work of all where they would wait for each other at every op; the bits are the same."""
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(4 * (os.cpu_count() or 1))]
+    try:
+        time.sleep(0.2)
+        began = time.perf_counter()
+        beside = sums(2, 4000)
+        assert time.perf_counter() - began < 12  # 1 to 2 s; 56 s where threads only yield
+    finally:
+        for each in busy:
+            each.kill()
+            each.wait()
+    np.testing.assert_array_equal(sums(1, 4000), beside)
+
+
 def test_an_idle_pool_takes_no_time() -> None:
     be = open_backend("cpu", n_threads=2)
     be.read(be.scale(be.tensor(np.ones((4, 64), np.float32)), 2.0))

@@ -1,7 +1,14 @@
 #include "threads.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <new>
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "pause.h"
 
@@ -10,21 +17,51 @@ namespace tahr {
 namespace {
 
 // Spinning is cheap while every thread has a core of its own; past this many pauses (tens of microseconds) somebody is
-// probably waiting for ours, so a thread in a barrier yields.
-constexpr int MAX_PAUSES = 1000;
+// probably waiting for ours, so a thread in a barrier yields, so often before it sleeps.
+constexpr int MAX_PAUSES = 1000, MAX_YIELDS = 1000;
+constexpr std::chrono::microseconds TAKEN{200};  // for a yield: somebody else had the core
 // An idle worker goes to sleep later: the next step of a sequence comes within this (tenths of a millisecond).
 constexpr int MAX_IDLE_PAUSES = 6000;
 
 }  // namespace
 
-void Barrier::spin_until(const Turn& turn, uint32_t wanted) {
-  for (int i = 0; turn.load(std::memory_order_acquire) != wanted; i++) {
-    if (i < MAX_PAUSES)
-      pause();
-    else
-      std::this_thread::yield();
+void Barrier::spin_until(Turn& turn, uint32_t wanted) {
+  const auto arrived = [&] { return turn.load(std::memory_order_acquire) == wanted; };
+  for (int i = 0; i < MAX_PAUSES; i++) {
+    if (arrived()) return;
+    pause();
   }
+  for (int i = 0; i < MAX_YIELDS; i++) {
+    if (arrived()) return;
+    const auto before = std::chrono::steady_clock::now();
+    std::this_thread::yield();
+    const auto away = std::chrono::steady_clock::now() - before;
+    if (away < TAKEN) continue;
+    taken_ns_.fetch_add(std::chrono::nanoseconds(away).count(), std::memory_order_relaxed);
+    break;
+  }
+  sleep_until(turn, wanted);
 }
+
+#if defined(__linux__)
+
+void Barrier::sleep_until(Turn& turn, uint32_t wanted) {
+  n_sleeping_.fetch_add(1);
+  for (uint32_t seen; (seen = turn.load()) != wanted;) syscall(SYS_futex, &turn, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+  n_sleeping_.fetch_sub(1);
+}
+
+void Barrier::wake(Turn& turn) { syscall(SYS_futex, &turn, FUTEX_WAKE_PRIVATE, n_threads_, nullptr, nullptr, 0); }
+
+#else
+
+void Barrier::sleep_until(Turn& turn, uint32_t wanted) {
+  while (turn.load(std::memory_order_acquire) != wanted) std::this_thread::yield();
+}
+
+void Barrier::wake(Turn&) {}
+
+#endif
 
 Pool::Pool(int n_threads) : n_threads_(n_threads), barrier_(n_threads) {
   for (int i = 0; i < n_threads; i++)

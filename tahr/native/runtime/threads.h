@@ -16,7 +16,8 @@ namespace tahr {
 
 // All threads meet here. Each says on a cache line of its own that it has come; the first thread reads them all, does
 // `reset` and lets everyone go. With one counter for all, sixteen threads would take turns at its line, which takes twice as long.
-// Threads that wait call `idle` again and again until it says false.
+// Threads that wait call `idle` again and again until it says false, spin, and at last sleep until they are woken: where
+// other processes want the cores, a thread that yields gets its core back a time slice later, one that is woken at once.
 class Barrier {
  public:
   explicit Barrier(int n_threads) : n_threads_(n_threads), arrived_(new Turn[size_t(n_threads)]) {}
@@ -26,15 +27,18 @@ class Barrier {
     Turn& mine = arrived_[size_t(thread)];
     const uint32_t turn = mine.load(std::memory_order_relaxed) + 1;
     if (thread > 0) {
-      mine.store(turn, std::memory_order_release);
+      set(mine, turn);
       wait_for(leave_, turn, idle);
       return;
     }
     for (int i = 1; i < n_threads_; i++) wait_for(arrived_[size_t(i)], turn, idle);
     reset();
     mine.store(turn, std::memory_order_relaxed);
-    leave_.store(turn, std::memory_order_release);
+    set(leave_, turn);
   }
+
+  // How long threads that yielded, all together, found that somebody else had their cores.
+  int64_t taken_ns() const { return taken_ns_.load(std::memory_order_relaxed); }
 
  private:
   struct alignas(64) Turn : std::atomic<uint32_t> {
@@ -42,16 +46,26 @@ class Barrier {
   };
 
   template <class Idle>
-  static void wait_for(const Turn& turn, uint32_t wanted, Idle idle) {
+  void wait_for(Turn& turn, uint32_t wanted, Idle idle) {
     while (turn.load(std::memory_order_acquire) != wanted && idle()) {
     }
     spin_until(turn, wanted);
   }
-  static void spin_until(const Turn& turn, uint32_t wanted);
+  void spin_until(Turn& turn, uint32_t wanted);
+  void sleep_until(Turn& turn, uint32_t wanted);
+  void wake(Turn& turn);
+
+  // A thread that is about to sleep counts itself before it looks at the turn again: either it sees the new one, or we it.
+  void set(Turn& turn, uint32_t value) {
+    turn.store(value);
+    if (n_sleeping_.load() > 0) wake(turn);
+  }
 
   const int n_threads_;
   std::unique_ptr<Turn[]> arrived_;
   Turn leave_;
+  alignas(64) std::atomic<int> n_sleeping_{0};
+  std::atomic<int64_t> taken_ns_{0};
 };
 
 class Pool {
@@ -65,6 +79,16 @@ class Pool {
 
   // Calls `job(worker)` on every thread and returns when all have returned. Callers on other threads wait their turn.
   void run(const std::function<void(const Worker&)>& job);
+
+  // Calls `work(worker_of)` on this thread alone, which may take the place of each worker in turn.
+  template <class Work>
+  void run_alone(Work work) {
+    std::lock_guard<std::mutex> lock(turn_);
+    work([&](int thread) { return worker(thread); });
+    next_.store(0, std::memory_order_relaxed);
+  }
+
+  int64_t taken_ns() const { return barrier_.taken_ns(); }
 
   // For jobs made of several ops: everyone has finished the op before, and the work counter is zero again. The first
   // thread does `then` when all have come, before anyone goes on; see Barrier for `idle`.
