@@ -9,7 +9,7 @@ from tahr.errors import ConfigError
 
 
 class LogitWidth(NamedTuple):
-    """What will be sampled from: rows of `width` logits, the first `n_vocab` of them tokens."""
+    """Rows that are sampled from: `width` logits, the first `n_vocab` of them tokens."""
 
     n_vocab: int
     width: int
@@ -63,7 +63,7 @@ def cuda_memory() -> int:
     return cuda_presence.total_bytes()
 
 
-MEMORIES: dict[str, Callable[[], int]] = {"cuda": cuda_memory}  # of backends with memory of their own, in bytes
+MEMORIES: dict[str, Callable[[], int]] = {"cuda": cuda_memory}  # bytes of memory of backends that have their own
 
 
 # Variables that change how a backend runs: what they do, and of which backends.

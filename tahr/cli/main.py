@@ -30,7 +30,7 @@ class Verb:
 
     module: str
     also: tuple[str, ...] = ()
-    own_signals: bool = False  # it says itself what becomes of SIGTERM
+    own_signals: bool = False  # the verb handles SIGTERM itself
 
 
 VERBS = {
@@ -78,7 +78,7 @@ examples:
 `tahr VERB --help` says more about each verb."""
 
 
-UNKNOWN = "unrecognized arguments: "  # how argparse begins the message
+UNKNOWN = "unrecognized arguments: "  # beginning of argparse's message
 
 
 class Parser(argparse.ArgumentParser):
@@ -126,7 +126,7 @@ def dispatch(argv: Sequence[str]) -> int:
         print(overview())
         return 0
     if argv[0].startswith("-") and argv[0] not in ("-V", "--version"):
-        argv = ["run", *argv]  # as Tur's command, which has no verbs
+        argv = ["run", *argv]  # Tur's command has no verbs
     name = "version" if argv[0] in ("-V", "--version") else argv[0]
     if name not in NAMES:
         raise ConfigError(unknown_verb(name))
@@ -154,7 +154,7 @@ def usage_of(parser: argparse.ArgumentParser) -> str:
 
 
 def overview() -> str:
-    """What `tahr --help` prints."""
+    """The text of `tahr --help`."""
     lines = ["usage: tahr VERB [options]", "", "Run language models on this machine.", "", "verbs:"]
     for name, verb in VERBS.items():
         names = ", ".join((name, *verb.also))
@@ -193,7 +193,7 @@ def is_broken_pipe(error: BaseException) -> bool:
 
 
 def sentence(error: BaseException) -> tuple[str, int]:
-    """What to print for an error, and the exit code that goes with it."""
+    """The message for an error, and its exit code."""
     if isinstance(error, TahrError):
         return f"error: {error}", error.exit_code
     if isinstance(error, Terminated):

@@ -1,4 +1,4 @@
-"""What becomes of a sequence when it gets a token: its text, its end, and what the next step may know of it."""
+"""The effects of a token on its sequence: its text, its end, and the facts for the next step."""
 
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as ListOf

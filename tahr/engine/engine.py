@@ -30,7 +30,7 @@ from tahr.text.replies.deltas import Deltas
 NO_DRAFTS: dict[int, int] = {}
 
 
-# What a step brought one sequence: what may be shown, and the tokens behind it. A plain tuple, because each token of
+# Output of a step for one sequence: deltas to show, and the tokens behind them. A plain tuple, because each token of
 # each sequence makes one.
 Event = tuple[Sequence, Deltas, tuple[int, ...]]
 
@@ -100,7 +100,7 @@ class Engine(Submission):
         try:
             if step.masks is None:
                 self.steps.begin_masks(step)
-            if not step.has_run_ahead:  # it has where the step after it could not be prepared
+            if not step.has_run_ahead:  # a step has run ahead where the one after it could not be prepared
                 known = zip(step.sequences, step.lengths, strict=True)
                 step.void = frozenset(seq.id for seq, n in known if len(seq.tokens) > n)
                 run_ahead(step.sequences, step.host_bound, step.void)
@@ -238,7 +238,7 @@ class Engine(Submission):
         return found
 
     def _fail_step(self, work: StepWork, error: BaseException) -> list[Event]:
-        """Whatever was in this step cannot be trusted any more; the next one can."""
+        """Fail the sequences of a step: its results cannot be trusted any more, those of the next one can."""
         events = [self._fail(seq, error, suspect=True) for seq in work.sequences if not seq.done]
         if not isinstance(error, Exception):
             raise error
@@ -291,7 +291,7 @@ class Engine(Submission):
     # ---- one request ------------------------------------------------------------------------------------------
 
     def _accept_tokens(self, sampled: list[Sequence], tokens: ListOf[Sample], now: float) -> list[Event]:
-        """What `_accept_token` does, for each sequence; in short for those that go on and need nothing but text."""
+        """Accept a token for each sequence; in short for those that go on and need nothing but text."""
         events: list[Event] = []
         for seq, token in zip(sampled, tokens, strict=True):
             if (
@@ -321,7 +321,7 @@ class Engine(Submission):
 
         `taken` is what its grammar forces after it, if that has taken it already.
         """
-        if seq.finish_reason:  # it ended, failed or was cancelled after the step was launched
+        if seq.finish_reason:  # the sequence ended, failed or was cancelled after the step was launched
             self.stats.tokens_generated -= 1
             return seq, (), ()
         if isinstance(sampled, TahrError):

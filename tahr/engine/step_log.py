@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from tahr.engine.sequences.sequence import Sequence
 
 
-MAX_IDS = 64  # of one kind in one line
+MAX_IDS = 64  # ids of one kind in one line
 
 Facts = dict[str, Any]
 
 
 class StepLog(Protocol):
-    """What an engine tells of a step that has run."""
+    """Interface of an engine's report of a step that has run."""
 
     def step(self, model: str, facts: Facts, ended: "ListOf[Sequence]") -> None: ...
     def close(self) -> None: ...

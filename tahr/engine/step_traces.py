@@ -62,7 +62,7 @@ class DecisionLog:
 
 
 class ChromeTrace:
-    """The same as a picture: steps and the parts of requests, in the format of chrome://tracing and Perfetto."""
+    """Steps and the parts of requests in a picture, in the format of chrome://tracing and Perfetto."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES):
         self._file = BoundedFile(path, max_bytes)

@@ -22,7 +22,7 @@ from tahr.executor.output import Output
 from tahr.executor.protocol import Executor
 from tahr.grammar.state import GrammarState
 
-ROWS_ONLY = replace(GREEDY, cache_prompt=False)  # of sequences from which nothing is sampled
+ROWS_ONLY = replace(GREEDY, cache_prompt=False)  # parameters of sequences from which nothing is sampled
 
 
 class Submission:
@@ -38,7 +38,7 @@ class Submission:
         speculator: Speculator | None,
     ):
         self.scheduler = scheduler
-        self.facts = executor.models[0]  # of the model
+        self.facts = executor.models[0]  # facts of the model
         self.context_size = context_size
         self.eos_ids = eos_ids
         self.stats = EngineStats()
@@ -78,7 +78,7 @@ class Submission:
             self.adapters.attach(choice, stack)
             choice.n_before = request.n_before + index
         first, *first.forks = choices
-        first.host_bound |= bool(first.forks)  # they fork it when its first token is known
+        first.host_bound |= bool(first.forks)  # the sequence is forked when its first token is known
         self.stats.requests_started += len(choices)
         self.scheduler.add(first)
         return first
@@ -168,5 +168,6 @@ class Submission:
         ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
         host_bound = sampling.follows_text or params.thinking_budget is not None
         seq = Sequence(tokens, params, max_length, writer, request, ends=ends, host_bound=host_bound)
-        seq.speculates = self.speculator is not None and may_speculate(seq)  # until the speculator says otherwise
+        # provisional: the speculator may say otherwise
+        seq.speculates = self.speculator is not None and may_speculate(seq)
         return seq

@@ -16,7 +16,7 @@ from tahr.executor.preparing import first_prepared, run_empty
 from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor
 
-N_TOKENS = (1, 8, 32, 64, 256)  # of a step: more rows meet matrices in other kernels
+N_TOKENS = (1, 8, 32, 64, 256)  # sizes of steps: more rows meet matrices in other kernels
 SLOT = 1
 
 

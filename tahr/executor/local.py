@@ -29,7 +29,7 @@ from tahr.weights.watch import FileWatch
 class LaunchedStep:
     """A step whose logits nobody has written over yet, or whose tokens are on their way."""
 
-    files: FileWatch  # what it reads of its model's files
+    files: FileWatch  # watch on the model's files
     result: Tensor
     rows: Fetched | None
     sampled: Sampled | None = None
@@ -45,7 +45,7 @@ class LocalExecutor(LocalSampling):
         kv: KVStore,
         limits: StepLimits,
         n_vocab: int | None = None,
-        n_decode_tokens: int = 1,  # of one sequence in a step: its own and its drafts
+        n_decode_tokens: int = 1,  # tokens of one sequence in a step: its own and its drafts
         forward: Forward | None = None,
     ):
         super().__init__(backend)

@@ -3,8 +3,8 @@
 from enum import IntEnum
 
 
-class Output(IntEnum):  # of integers, because every step looks things up by it
-    """What the rows of a step are. A step has one kind of rows."""
+class Output(IntEnum):  # integers, because every step looks things up by it
+    """Kind of a step's rows. A step has one kind."""
 
     LOGITS = 0
     HIDDEN = 1  # the states after the final norm, for embeddings

@@ -23,7 +23,7 @@ class LocalPages:
     def __init__(self, backend: Backend, kv: KVStore):
         self._backend = backend
         self._kv = kv
-        self._made: PageIO | None = None  # it may lock memory, which only copies need
+        self._made: PageIO | None = None  # made late: it may lock memory, which only copies need
 
     def read(self, pages: Sequence[int], group: int = 0) -> list[Bytes]:
         return self._backend.read_pages(self._kv, pages, group)
@@ -71,7 +71,7 @@ def memory_facts(kv: KVStore, order: str) -> MemoryFacts:
 
 
 def rows_of(kv: KVStore, group: int) -> tuple[LayerRows, ...]:
-    """What the layers of a group store of a token."""
+    """Rows that the layers of a group store of a token."""
     shapes = [
         shape
         for shape, its_group in zip(kv.layout.layers, kv.group_of, strict=True)

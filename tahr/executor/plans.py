@@ -9,7 +9,7 @@ from tahr.models.decoder import Decoder
 
 Forward = Callable[[Backend, StepInputs, KVStore], Tensor]
 
-MOST_HALVED = 7  # how often the largest step is halved, for steps that give hidden rows
+MOST_HALVED = 7  # halvings of the largest step, for steps that give hidden rows
 LEAST_HIDDEN = 64  # tokens of the smallest of these
 
 
@@ -36,8 +36,8 @@ class ExecutedModel:
     decoder: Decoder
     kv: KVStore
     inputs: StepInputs
-    buckets: tuple[Sequence[StepLimits], Sequence[StepLimits]]  # by `Output`
-    forwards: tuple[Forward, Forward]  # by `Output`
+    buckets: tuple[Sequence[StepLimits], Sequence[StepLimits]]  # buckets by `Output`
+    forwards: tuple[Forward, Forward]  # forwards by `Output`
     n_vocab: int  # tokens that exist: a model may have more logits
     n_decode_tokens: int
     plans: dict[PlanKey, Plan] = field(default_factory=dict)

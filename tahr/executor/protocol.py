@@ -26,7 +26,7 @@ class StepRequest(NamedTuple):
 
     number: int  # counts the steps of this model; those of a warm-up are 0
     model: int  # 0: the model; 1: its draft model
-    output: int  # one of `Output`
+    output: int  # an `Output`
     bucket: int  # the plan's size, by its place in `DecoderFacts.buckets`
     adapter_rounds: int = 0  # 0: no sequence has an adapter
     sends_adapter_rows: bool = False  # the adapter rows have changed since the step before
@@ -41,7 +41,7 @@ class StepRequest(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What a step brought."""
+    """Output of a step."""
 
     sampled: SampledTokens | None  # None: nothing was sampled
     rows: Floats | None  # all rows in the order of the step, where the request wants them
@@ -51,13 +51,13 @@ class DecoderFacts(NamedTuple):
     """One model of an executor, in numbers."""
 
     n_vocab: int  # tokens that exist
-    n_logits: int  # of a row: at least `n_vocab`
-    width: int  # of a hidden row
-    head_width: int  # of what the model's text head makes of hidden rows; 0: it has none
-    encoding: Encoding | None  # what it makes of whole texts; None: it generates
+    n_logits: int  # logits of a row: at least `n_vocab`
+    width: int  # width of a hidden row
+    head_width: int  # width of the text head's result; 0: the model has none
+    encoding: Encoding | None  # the way from whole texts to vectors; None: the model generates
     has_states: bool
-    buckets: tuple[tuple[StepLimits, ...], ...]  # by `Output`: the sizes of plans, smallest first
-    n_decode_tokens: int  # of one sequence in a step: its own and its drafts
+    buckets: tuple[tuple[StepLimits, ...], ...]  # sizes of plans by `Output`, smallest first
+    n_decode_tokens: int  # tokens of one sequence in a step: its own and its drafts
 
 
 class MemoryFacts(NamedTuple):
@@ -66,12 +66,12 @@ class MemoryFacts(NamedTuple):
     n_bytes: int
     page_size: int
     dtype: str
-    state_shapes: tuple[tuple[int, ...], ...]  # of the layers that have a state
-    layout: PageLayout  # of pages that are copied to the host
+    state_shapes: tuple[tuple[int, ...], ...]  # shapes of layers that have a state
+    layout: PageLayout  # layout of pages that are copied to the host
 
 
 class ExecutorFacts(NamedTuple):
-    """What does not change while an executor lives."""
+    """Constants of an executor."""
 
     overlaps: bool  # a step may be launched before the one before it is collected
     has_own_memory: bool  # weights, keys and values lie in a device's memory
@@ -86,7 +86,7 @@ class PreparedAdapter(NamedTuple):
     rank: int
     n_bytes: int
     base: str  # the model it says it was trained on
-    notes: tuple[str, ...]  # what a user should know
+    notes: tuple[str, ...]  # remarks for the user
     data: Any  # the executor's
 
 
@@ -187,4 +187,4 @@ class Executor(Protocol):
         """The log-probability of each token by row `source[i]` of logits on the host, and the likeliest there."""
 
     def apply_text_head(self, rows: Floats) -> Floats:
-        """What the model's text head makes of pooled hidden rows."""
+        """Apply the model's text head to pooled hidden rows."""

@@ -7,7 +7,7 @@ from tahr.backends.sampling.sample_rows import Logprobs, SampledTokens, SampleRo
 
 
 class LocalSampling:
-    """What an executor of this process samples with."""
+    """The sampler of an executor of this process."""
 
     def __init__(self, backend: Backend):
         self.backend = backend

@@ -55,7 +55,7 @@ class Chunk:
 
 
 class Choice:
-    """One of the n replies to a prompt while it grows. Output that no reader has taken yet is kept as one piece."""
+    """A reply to a prompt while it grows. Output that no reader has taken yet is kept as one piece."""
 
     def __init__(self, sequence: Sequence, index: int):
         self.sequence = sequence

@@ -50,7 +50,7 @@ def thinking_options(thinking: bool | None = None, reasoning_effort: str | None 
 
 
 def wanted_thinking(options: ThinkingOptions, params: SamplingParams, template: ChatTemplate) -> ThinkingOptions:
-    """What is asked of the template: no thinking where its budget is none, and the model can do without."""
+    """Options for the template: no thinking where its budget is none, and the model can do without."""
     if params.thinking_budget == 0 and template.thinking is not None:
         return ThinkingOptions(thinking=False)
     return options

@@ -126,7 +126,7 @@ class ReplyWriter(StoppedWriter):
         self._budget = budget
         self.forced: tuple[int, ...] = ()
         self.n_reasoning_tokens = 0
-        self._n_unshown = 0  # of these, since the last of which something was shown
+        self._n_unshown = 0  # tokens since something was shown
 
     @property
     def stopped(self) -> bool:

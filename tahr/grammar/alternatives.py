@@ -13,7 +13,7 @@ MAX_APART = 32  # strings of one schema: each pattern has a price of its own
 # With one of these a string may fit nothing. In an anyOf that is only one alternative less, but a definition of nothing
 # is an error to llguidance.
 BOUND = ("const", "enum", "pattern", "format", "$ref", "allOf", "anyOf", "oneOf")
-PREFIX = "tahr.string."  # of the names of definitions
+PREFIX = "tahr.string."  # beginning of all names of definitions
 
 
 def apart(schema: Schema) -> Schema:
@@ -32,7 +32,7 @@ def parted(schema: Any, moved: Schema) -> Any:
 
     Branches of oneOf stay: llguidance must see that no value fits two of them, and it does not look behind references.
     """
-    if not isinstance(schema, dict) or "$id" in schema:  # in a schema with a name of its own pointers mean other places
+    if not isinstance(schema, dict) or "$id" in schema:  # pointers mean other places in a schema with a name of its own
         return schema
     made = {key: value if key == "oneOf" else parted_value(key, value, moved) for key, value in schema.items()}
     options = made.get("anyOf")

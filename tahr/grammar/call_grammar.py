@@ -18,8 +18,9 @@ from tahr.text.tool_calls.tagged_calls import TaggedForm
 from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, Tool, types_in
 from tahr.text.tool_calls.written_calls import FRAMES, TAG_FRAMES, CallFrame, TagFrame
 
-MAX_CALLS = 8  # in one reply: small models repeat themselves
-SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}  # as models write calls
+MAX_CALLS = 8  # limit for one reply: small models repeat themselves
+# the models' way to write calls
+SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 VALUES = ("enum", "const", "default", "examples", "required")  # keywords that hold no schemas
 OPEN = frozenset(
     {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref"}
@@ -38,14 +39,14 @@ FINAL = "<|channel|>final<|message|>"
 
 @dataclass(frozen=True, slots=True)
 class CallGrammar:
-    """What the reply may be."""
+    """The grammar of a reply with calls."""
 
     call_format: CallFormat
     tools: Sequence[Tool]
     parallel: bool = True
     required: bool = True  # calls and nothing else; otherwise free text with calls in it
     content: Any = None  # a JSON schema that the text must follow where there is no call
-    is_loose: bool = False  # of that, what no grammar can enforce is left out
+    is_loose: bool = False  # parts of `content` that no grammar can enforce are left out
 
 
 def call_grammar(requested: CallGrammar) -> Grammar:
@@ -130,7 +131,7 @@ class LarkText:
     # ---- calls ----------------------------------------------------------------------------------------------------
 
     def edges(self) -> tuple[str, str]:
-        """What stands before the first name and after the last call."""
+        """Texts before the first name and after the last call."""
         form = self.requested.call_format.form
         if isinstance(form, GemmaForm | PythonForm):
             return self.requested.call_format.opens[0], self.requested.call_format.closes[0]
@@ -184,7 +185,7 @@ class LarkText:
         frame = self.frame()
         close = (
             "" if isinstance(self.requested.call_format.form, HarmonyForm) else frame.call_close
-        )  # that ends the reply
+        )  # Harmony's mark ends the reply
         arguments = self.json(tool.parameters, tool.strict)
         before = self.call_open(frame.call_open + tool.name + frame.name_end, frame)
         return self.sequence(before, arguments, self.literal(close))

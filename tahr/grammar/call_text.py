@@ -10,12 +10,12 @@ from tahr.grammar.schema_check import SchemaRefused, checked_schema
 ANYTHING = "(?s:.*)"
 FORMATS = {"ipv4": IPV4, "uuid": UUID, "duration": DURATION, "uri": URI}  # the others become patterns
 MAX_LEAST = 256  # characters that a text must have: llguidance gives up on thousands
-SIGN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)  # of a regular expression
-WRITTEN = {"/": r"\/", "\n": r"\n", "\r": r"\r"}  # what would end an expression in Lark
+SIGN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)  # one sign of a regular expression
+WRITTEN = {"/": r"\/", "\n": r"\n", "\r": r"\r"}  # characters that would end an expression in Lark
 
 
 def text_terminal(schema: Mapping[str, Any], end: str) -> str:
-    """What a text must match that does not hold its own end (empty: a special token); empty if that may be any.
+    """An expression for a text that does not hold its own end (empty: a special token); empty if any text will do.
 
     An error says what no grammar can enforce.
     """

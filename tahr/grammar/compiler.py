@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tahr import _native as native
 
 MAX_CACHED = 128  # grammars
-MAX_CACHED_BYTES = 8 << 20  # of their sources
+MAX_CACHED_BYTES = 8 << 20  # limit on their sources
 # Seconds that a request may compute for its grammar: in one step, for every token, and beyond that altogether. Grammars
 # that are no attack take a fraction of a millisecond for a token, those of single characters a few.
 BUDGET = {"step_s": 0.15, "token_s": 0.004, "beyond_s": 0.25}
@@ -48,7 +48,7 @@ class CompiledGrammar:
 
     def __init__(self, vocabulary: GrammarVocabulary, matcher: "native.GrammarMatcher"):
         self.vocabulary = vocabulary
-        self._matcher = matcher  # at the beginning
+        self._matcher = matcher  # state at the beginning
         self._is_given_up = False
 
     def state(self, after: tuple[int, ...] = ()) -> GrammarState:
@@ -75,8 +75,8 @@ class GrammarCompiler:
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        self._lock = threading.Lock()  # of the cache
-        self._building = threading.Lock()  # of the vocabulary's index
+        self._lock = threading.Lock()  # guards the cache
+        self._building = threading.Lock()  # guards the vocabulary's index
         self._cache: OrderedDict[Grammar, CompiledGrammar | GrammarError] = OrderedDict()
         self._jobs: set[CompileJob] = set()
         facts = VocabularyFacts(tokenizer.special_ids, tokenizer.n_vocab)
@@ -93,7 +93,7 @@ class GrammarCompiler:
         return job
 
     def state_at_once(self, grammar: Grammar, after: tuple[int, ...] = ()) -> GrammarState | None:
-        """The same as `state`, if nothing need be compiled for it; else None."""
+        """The state, if nothing need be compiled for it; else None."""
         found = self._lookup(grammar)
         return None if found is None else checked(found).state(after)
 
@@ -158,7 +158,7 @@ class GrammarCompiler:
 
 
 def checked(found: CompiledGrammar | GrammarError) -> CompiledGrammar:
-    """What was compiled; raises an error of its own where it did not compile."""
+    """A compiled grammar; raises a fresh error where it did not compile."""
     if isinstance(found, GrammarError):
         raise GrammarError(str(found))
     return found

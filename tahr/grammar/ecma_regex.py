@@ -11,7 +11,7 @@ ESCAPE = re.compile(r"\\(?:u\{[0-9a-fA-F]+\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|c[A
 # llguidance takes a class with all control characters (the line break aside) for one with all escapes of JSON, so that
 # it matched quotes and backslashes that it leaves out. A class of which that may be so is made one character smaller.
 UNWRITTEN = r"\x01"
-MAY_LEAVE_OUT = ('"', "\\", "-")  # what a class is written with that leaves a quote or a backslash out
+MAY_LEAVE_OUT = ('"', "\\", "-")  # content of a class that leaves a quote or a backslash out
 CONTROLS = re.compile(r"(?:\\(?:x0|u000)[01]|\\0|[\0\1])-")  # a range of them in a class
 REST_OF_CLASS = re.compile(r"(?:\\.|[^\]\\])*", re.DOTALL)
 SPECIAL = {r"\s": f"[{SPACE}]", r"\S": f"[^{SPACE}]"}
@@ -22,7 +22,7 @@ ASSERTIONS = {r"\b": "a word boundary", r"\B": "a word boundary"}
 
 
 def to_rust(pattern: str) -> str:
-    """The same expression for Rust; what cannot be translated is left for llguidance to refuse."""
+    """Translate an expression for Rust; constructs without a translation are left for llguidance to refuse."""
     parts: list[str] = []
     at = 0
     begin = 0
@@ -65,7 +65,7 @@ def in_a_class(pattern: str, begin: int, at: int, last: str) -> str:
 
 
 def class_end(written: str) -> str:
-    """What ends a class: one with control characters that leaves a quote or a backslash out is made smaller, too."""
+    """The end of a class: one with control characters that leaves a quote or a backslash out is made smaller, too."""
     if written.startswith("[^") or not CONTROLS.search(written):
         return "]"
     try:

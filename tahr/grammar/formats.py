@@ -22,9 +22,9 @@ UUID = "[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 DURATION_DATE = "(?:[0-9]+D|[0-9]+M(?:[0-9]+D)?|[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?)"
 DURATION_TIME = "T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
 DURATION = f"P(?:[0-9]+W|{DURATION_DATE}(?:{DURATION_TIME})?|{DURATION_TIME})"
-PLAIN = "(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})"  # in any part of a URI
+PLAIN = "(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})"  # characters in any part of a URI
 PATH = f"(?:{PLAIN}|[:@])"
-AUTHORITY = f"(?:(?:{PLAIN}|:)*@)?{PLAIN}*(?::[0-9]*)?"  # without addresses in brackets
+AUTHORITY = f"(?:(?:{PLAIN}|:)*@)?{PLAIN}*(?::[0-9]*)?"  # addresses in brackets are missing
 URI = (
     f"[A-Za-z][A-Za-z0-9+.-]*:(?://{AUTHORITY}(?:/{PATH}*)*|/?(?:{PATH}+(?:/{PATH}*)*)?)"
     rf"(?:\?(?:{PATH}|[/?])*)?(?:#(?:{PATH}|[/?])*)?"
@@ -80,7 +80,7 @@ EXACT: dict[str, Callable[[], str]] = {
     "email": email,
 }
 KNOWN_TO_LLGUIDANCE = ("duration", "ipv4", "uuid", "uri")
-# What a regular expression cannot tell. Formats that JSON schema does not define are only annotations.
+# Formats that no regular expression can tell. Those that JSON schema does not define are only annotations.
 REFUSED = (
     "hostname",
     "idn-hostname",

@@ -9,7 +9,7 @@ from tahr.grammar.schema_place import Problem, refuse_uncompiled
 # A space, or a new line and its indentation: endless space would be JSON too, and some models write it.
 JSON_OPTIONS = {"whitespace_pattern": r"(\x20|\x0A[\x20\x09]{0,24})"}
 MAX_FREED = 32  # parts of a schema
-Rule = dict[str, Any]  # what stands after %json in Lark
+Rule = dict[str, Any]  # the text after %json in Lark
 
 
 def json_rule(schema: Any, problem: Problem | None = None) -> Rule:
@@ -25,7 +25,7 @@ def json_rule(schema: Any, problem: Problem | None = None) -> Rule:
 
 
 def loose_rule(schema: Any, problem: Problem | None = None) -> Rule:
-    """The same, but parts that no grammar can enforce allow anything of their type, or else anything."""
+    """The rule of a loose schema: parts that no grammar can enforce allow anything of their type, or else anything."""
     for _ in range(MAX_FREED):
         try:
             return json_rule(schema, problem)

@@ -25,7 +25,7 @@ class MaskJob:
     __slots__ = ("_job", "_rows", "forced")
 
     def __init__(self, forced: list[Forced], rows: Sequence[MaskedRow], job: "native.GrammarJob | None"):
-        self.forced = forced  # by the tokens that were taken: what must follow each
+        self.forced = forced  # forced tokens after each token that was taken
         self._rows = rows
         self._job = job
 
@@ -79,7 +79,7 @@ class MaskFiller:
 
 
 def taken_together(tokens: Sequence[GrammarToken], job: "native.GrammarJob") -> list[Forced]:
-    """What each token forces, or why its grammar cannot go on."""
+    """Take the tokens on native threads; a result is the forced tokens, or an error of its grammar."""
     found = job.forced()
     if None in found:
         return [each[0].error() if forced is None else forced for each, forced in zip(tokens, found, strict=True)]
@@ -87,7 +87,7 @@ def taken_together(tokens: Sequence[GrammarToken], job: "native.GrammarJob") -> 
 
 
 def taken_alone(state: GrammarState, token: int, wants_forced: bool) -> Forced:
-    """The same for a grammar that has not begun, or whose text is complete."""
+    """Take a token of a grammar that has not begun, or whose text is complete."""
     try:
         state.advance(token)
     except GrammarError as error:

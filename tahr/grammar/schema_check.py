@@ -18,21 +18,22 @@ MAX_DEPTH = 64
 MAX_COPIED = 1 << 16  # values in branches of oneOf that stand in place of references
 MAX_EXACT = 2**53  # llguidance's numbers are doubles
 MAX_SHOWN = 200  # letters of a place
-MOVED = "tahr.place."  # of the names of definitions
+MOVED = "tahr.place."  # beginning of all names of definitions
 WHOLE = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-TINY = 1e-6  # of the distance between two bounds
+TINY = 1e-6  # share of the distance between two bounds
 # A bound that is not allowed itself, the name of one that is, those on the other side, and the way to them.
 OPEN_BOUNDS = (
     ("exclusiveMinimum", "minimum", ("maximum", "exclusiveMaximum"), 1),
     ("exclusiveMaximum", "maximum", ("minimum", "exclusiveMinimum"), -1),
 )
-OLD_DRAFTS = ("draft-03", "draft-04", "draft-06", "draft-07")  # by a part of their names
+OLD_DRAFTS = ("draft-03", "draft-04", "draft-06", "draft-07")  # parts of their names
 
 SCHEMAS = ("additionalProperties", "additionalItems", "items")  # keywords that hold a schema,
 LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")  # schemas in a list,
-MAPS = ("properties", "patternProperties", "$defs", "definitions")  # and schemas by name
-OF_THE_SAME = ("allOf", "anyOf", "oneOf")  # these speak of the value itself, the others of what is in it
+MAPS = ("properties", "patternProperties", "$defs", "definitions")  # fields with schemas by name
+# fields with schemas of the value itself, where the others describe its parts
+OF_THE_SAME = ("allOf", "anyOf", "oneOf")
 UNENFORCED = {
     "not": "say what is allowed instead",
     "if": "write the cases as anyOf",
@@ -61,7 +62,7 @@ class SchemaRefused(GrammarError):
     def __init__(self, place: str, problem: str):
         shown = place if len(place) <= MAX_SHOWN else f"{place[:MAX_SHOWN]}..."
         super().__init__(f"The schema at #{shown} {problem}.")
-        self.place = place  # as a pointer
+        self.place = place  # a pointer
         self.problem = problem
 
 
@@ -113,14 +114,14 @@ class Check:
         self._origins: dict[str, str] = {}  # the same the other way round
         self._copied: tuple[str, ...] = ()  # references that branches under way have replaced, the outermost first
         self._is_inside = False  # a value in that of such a branch
-        self._n_values: dict[str, int] = {}  # by reference
+        self._n_values: dict[str, int] = {}  # counts by reference
         self._n_copied = 0
 
     def whole(self) -> Any:
         """The schema, and beside its definitions those that it has elsewhere, such as in `components`."""
         made = self.schema(self._root, "", 0)
         found: Schema = {}
-        while len(found) < len(self._moved):  # one of them may refer to others
+        while len(found) < len(self._moved):  # definitions may refer to others
             reference = [*self._moved][len(found)]
             target = self.resolved(reference)
             path = reference.removeprefix("#")
@@ -143,7 +144,7 @@ class Check:
         if depth > MAX_DEPTH:
             raise refused(path, f"is nested more than {MAX_DEPTH} deep", "make it flatter, or use $ref")
         if self._is_inside and "oneOf" in schema:
-            # It is resolved there, and may be where this one came from.
+            # The reference is resolved there, and may be where this one came from.
             return {"$ref": self._reference(f"#{path}", path)}
         if self._is_old and isinstance(schema.get("$ref"), str):
             schema = {key: value for key, value in schema.items() if key in ("$ref", "definitions", "$defs", "$schema")}
@@ -223,7 +224,7 @@ class Check:
             raise refused(reference.removeprefix("#"), "is repeated in too many branches of oneOf", "use anyOf")
 
     def resolved(self, reference: str) -> Any:
-        """What a pointer into this schema points to; None if it is nothing there."""
+        """The target of a pointer into this schema; None if there is none."""
         return part_at(self._root, parts_of(reference[1:])) if reference.startswith("#/") else None
 
     def origin_of(self, place: str) -> str:
@@ -259,7 +260,7 @@ def parts_of(place: str) -> list[str]:
 
 
 def part_at(value: Any, parts: list[str]) -> Any:
-    """What is at a place in a value; None if it is nothing."""
+    """The value at a place; None if there is none."""
     for part in parts:
         if isinstance(value, list):
             value = value[int(part)] if is_index(part) and int(part) < len(value) else None
@@ -304,7 +305,7 @@ def rewrite_format(schema: Schema, path: str, check: Check) -> None:
         pattern = f"^{EXACT[name]()}$"
         if "pattern" not in schema:
             schema["pattern"] = pattern
-        elif isinstance(schema.setdefault("allOf", []), list):  # else llguidance says what is wrong with it
+        elif isinstance(schema.setdefault("allOf", []), list):  # llguidance says why another type is wrong
             schema["allOf"] = [*schema["allOf"], {"pattern": pattern}]
 
 

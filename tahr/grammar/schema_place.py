@@ -10,11 +10,11 @@ from tahr.grammar.schema_check import LISTS, MAPS, SCHEMAS, Schema, SchemaRefuse
 Problem = Callable[[str], str]  # llguidance's own words about a grammar; empty if nothing is wrong
 
 MAX_TRIES = 64
-INSIDE = "r"  # where the schema lies in one that refers to a part of it
+INSIDE = "r"  # place of the schema in one that refers to a part of it
 KIND = re.compile(r"[a-zA-Z ]*")  # the beginning of llguidance's words, without what they quote
-DEFINITIONS = ("$defs", "definitions")  # what nobody refers to is not compiled
+DEFINITIONS = ("$defs", "definitions")  # definitions that nobody refers to are not compiled
 VALUES = ("const", "enum", "default", "examples")  # keywords that hold no schemas
-# What llguidance's words mean.
+# Meanings of llguidance's words.
 MEANINGS = (
     (r"oneOf constraints are not", "has a oneOf of which two branches may both fit a value: use anyOf"),
     (r"patternProperty regexes", "has patternProperties that are not disjoint: let no name fit two of them"),

@@ -1,4 +1,4 @@
-"""What a grammar is, as plain data."""
+"""Grammars as plain data."""
 
 import json
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ KINDS = {
     "tool_calls": "what `call_grammar` makes of tools",
 }
 JSON_KINDS = ("json_schema", "loose_json_schema", "choice", "structural_tag", "tool_calls")
-OF_JSON = ("json_schema", "loose_json_schema", "json_object")  # their texts are JSON
+OF_JSON = ("json_schema", "loose_json_schema", "json_object")  # kinds whose texts are JSON
 MAX_SOURCE_BYTES = 1 << 20
 
 

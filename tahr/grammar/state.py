@@ -75,7 +75,7 @@ class GrammarState:
         return self.vocabulary.all_but_ends
 
     def fork(self) -> "GrammarState":
-        """The same state for another sequence."""
+        """A copy for another sequence."""
         other = GrammarState(self._source, self._after)
         if self._has_matcher:
             other.matcher = self.matcher.fork()

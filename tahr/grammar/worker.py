@@ -19,9 +19,9 @@ from tahr.grammar.source import WITH_SCHEMAS, llguidance_text
 from tahr.text.tokens.special_names import SpecialNames
 
 N_WALKS = 3  # tries,
-N_STEPS = 48  # and how much each of them writes
-IDLE_S = 60  # then the process ends; the next grammar starts another
-MAX_TEXT_BYTES = 2 << 20  # of a grammar as llguidance reads it
+N_STEPS = 48  # steps that are tried
+IDLE_S = 60  # time until the process ends; the next grammar starts another
+MAX_TEXT_BYTES = 2 << 20  # limit on a grammar in llguidance's form
 N_BYTES = 256
 
 
@@ -76,7 +76,7 @@ class Trials:
         self._bytes = self._make_index("byte")
 
     def problem(self, text: str) -> str:
-        """What is wrong with a grammar; empty if nothing is."""
+        """The fault of a grammar; empty without one."""
         is_error, messages = self._matcher.validate_grammar_with_warnings(text, limits=self._limits)
         if is_error:
             return str(messages[0])
@@ -92,7 +92,7 @@ class Trials:
 
     @cached_property
     def _special(self) -> tuple[Vocabulary, Any]:
-        """It takes a while, and few grammars name special tokens."""
+        """The vocabulary with its special tokens: slow to make, and few grammars name one."""
         made = Vocabulary(self._special_ids or {"</s>": 0}, self._n_vocab)
         return made, self._make_index(made)
 
@@ -123,7 +123,7 @@ def reply_to(task: dict[str, str], names: SpecialNames, trials: Trials) -> dict[
     except RecursionError:
         return {"error": f"The {task['kind']} is nested too deep: make it flatter."}
     except MemoryError:
-        raise  # what is left of the process is of no use
+        raise  # a process in this state is of no use
     except Exception as error:
         return {"fault": repr(error)[:500]}
     if len(text) > MAX_TEXT_BYTES:

@@ -25,16 +25,16 @@ QUICK_CPU_S = 0.3
 SLOW_CPU_S = 3.0
 N_QUICK = 2  # workers of each lane
 N_SLOW = 2
-PATIENCE_S = 30.0  # how long a grammar may take from when it came, whatever else the machine does
+PATIENCE_S = 30.0  # limit on a grammar's time since it came, whatever else the machine does
 BUSY = "Other grammars or other work kept this one from being compiled in time: try again in a moment."
 CLOSED = "The model is closed: no grammar is compiled any more."
 TOO_MUCH = f"The grammar needs more than {SLOW_CPU_S:g} s or {MEMORY_BYTES >> 20} MiB to compile: simplify it."
-MEANINGS = {  # of messages by their beginnings
+MEANINGS = {  # beginnings of messages and their meaning
     "NoExtensionBias": "no text is in its language.",
     "oneOf constraints are not supported": "two branches of a oneOf may both fit a value: use anyOf.",
     "panic": "it has too many parts.",
 }
-# What a grammar may take, here and in the engine: see `llguidance.LLParserLimits`.
+# Limits on a grammar, here and in the engine: see `llguidance.LLParserLimits`.
 LIMITS = {
     "max_items_in_row": 2000,
     "initial_lexer_fuel": 1_000_000,
@@ -51,9 +51,9 @@ class ComputedTooLong(Exception):
 
 
 class VocabularyFacts(NamedTuple):
-    """What a worker knows of a model's vocabulary."""
+    """A worker's part of a model's vocabulary."""
 
-    special_ids: Mapping[str, int]  # by name
+    special_ids: Mapping[str, int]  # ids by name
     n_vocab: int
 
 
@@ -76,7 +76,7 @@ class CompileJob:
                 self._on_end()
 
     def close(self) -> None:
-        """It is done."""
+        """End the job."""
         self._timer.cancel()
 
     def check(self) -> None:
@@ -115,7 +115,7 @@ class Worker:
                 with job.ended_by(process.kill):
                     reply = answer(process, line)
             finally:
-                if not reply:  # it died, or this thread was interrupted and the answer would be taken for the next one
+                if not reply:  # an answer after an interrupt would be taken for the next one
                     self.close()
             if reply:
                 return checked(json.loads(reply))
@@ -141,8 +141,8 @@ class Worker:
                 env=environment(),
             )
             self._end = finalize(self, end, self._process, os.getpid())
-            self._end.atexit = False  # without its parent it ends by itself
-            with suppress(OSError):  # it is gone, as the first grammar will find
+            self._end.atexit = False  # the worker ends by itself without its parent
+            with suppress(OSError):  # the first grammar will find a worker that is gone
                 self._process.stdin.write(json.dumps(self._facts) + "\n")  # type: ignore[union-attr]
         return self._process
 
@@ -157,7 +157,7 @@ class Lane:
 
     @contextmanager
     def worker(self, job: CompileJob) -> Iterator[Worker]:
-        """One of the workers, as soon as it is this job's turn."""
+        """A worker for this job, as soon as it is its turn."""
         with job.ended_by(self._notify), self._changed:
             taken = self._taken(job)
         try:
@@ -195,7 +195,7 @@ def answer(process: "subprocess.Popen[str]", line: str) -> str:
         process.stdin.write(line)
         process.stdin.flush()
         return process.stdout.readline()
-    except OSError:  # it is gone
+    except OSError:  # the worker is gone
         return ""
 
 
@@ -216,7 +216,7 @@ def was_idle(code: int) -> bool:
 
 
 def meaning_of(code: int) -> Exception:
-    """What it means that a worker died of a grammar."""
+    """The error for the exit code of a worker that died of a grammar."""
     if hasattr(signal, "SIGPROF") and code == -signal.SIGPROF:
         return ComputedTooLong()
     # The system kills where the machine's memory is full, which is not the grammar's doing alone.
@@ -239,7 +239,7 @@ def environment() -> dict[str, str]:
 
 
 def first_sentence(message: str) -> str:
-    """What llguidance says, on one line and ended by a full stop."""
+    """llguidance's message, on one line and ended by a full stop."""
     for begins, meaning in MEANINGS.items():
         if message.startswith(begins):
             return meaning

@@ -55,7 +55,7 @@ def choose(
     text: str, *, quant: str | None = None, revision: str | None = None, unfit: Unfit | None = None,
     progress: Progress | None = None,
 ) -> Ref:  # fmt: skip
-    """What a name means here: what is on this machine of it, else its repository or, where that is unfit, its twin."""
+    """Choose the meaning of a name: a copy on this machine, else its repository or, where that is unfit, its twin."""
     ref = parse(text, quant=quant, revision=revision)
     twin = twin_of(ref)
     if twin is None or SOURCES[ref.kind].cached(ref):

@@ -18,8 +18,8 @@ __all__ = ["ALIASES", "DEFAULT_MODEL", "SOURCES", "Kind", "Ref", "expanded", "pa
 Kind = Literal["path", "hf", "ollama", "pypi"]
 
 DEFAULT_MODEL = "smollm2:135m"
-EXACT = "exact:"  # before a name: its repository, whatever this machine has
-LATEST = ":latest"  # after a name, as Ollama writes those without a size
+EXACT = "exact:"  # stands before a name: its repository, whatever this machine has
+LATEST = ":latest"  # Ollama writes this after names without a size
 
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _REVISION = r"[A-Za-z0-9][A-Za-z0-9._/-]*"

@@ -34,10 +34,10 @@ class PageRows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TextRows:
-    """What layers remember of a text."""
+    """Memory of a text in all layers."""
 
     layers: tuple[Rows, ...]
-    states: tuple[Floats, ...] = ()  # after the last token
+    states: tuple[Floats, ...] = ()  # states after the last token
 
     @property
     def n_bytes(self) -> int:
@@ -46,7 +46,7 @@ class TextRows:
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """Of the layers."""
+        """Shapes of the layers."""
         found: list[Shape] = []
         for layer in self.layers:
             n_tokens, n_heads, n_bytes = layer.shape
@@ -63,7 +63,7 @@ class TextRows:
         return TextRows(tuple(layer[:n_tokens] for layer in self.layers))
 
     def compact(self) -> "TextRows":
-        """The same without what it is a part of: a view keeps all of that in memory."""
+        """A copy in memory of its own: a view would keep all of the larger array."""
         return TextRows(tuple(map(alone, self.layers)), tuple(map(alone, self.states)))
 
     def parts(self) -> list[memoryview]:
@@ -92,7 +92,7 @@ def check_shapes(n_tokens: int, shapes: Sequence[Shape], state_bytes: Sequence[i
 
 
 def parse(data: bytes, begin: int, shapes: Sequence[Shape], state_bytes: Sequence[int]) -> TextRows:
-    """What `parts` gave, from the same bytes, at a place; views. States are flat: their shapes are the model's."""
+    """Read the result of `parts` from bytes at a place, as views. States are flat: their shapes are the model's."""
     layers: list[Rows] = []
     for shape in shapes:
         size = prod(shape)
@@ -114,7 +114,7 @@ def layout_of(dtype: str, shapes: Sequence[Shape], state_bytes: Sequence[int]) -
 
 
 def read_text(port: PageRows, pages: Sequence[int], slot: int, n_tokens: int) -> TextRows:
-    """What pages of the first group hold of a text, and a slot (0: there is none) its states."""
+    """Read a text from pages of the first group, and its states from a slot (0: there is none)."""
     layers = [layer[:n_tokens] for layer in port.read(pages)]
     states = port.read_states([slot]) if slot else []
     return TextRows(tuple(layers), tuple(states))

@@ -14,7 +14,7 @@ DIGEST_BYTES = 16
 
 
 class LayerRows(NamedTuple):
-    """What a layer stores of one token: the heads from `first_head` on, each a key and a value of so many bytes."""
+    """A layer's rows of one token: the heads from `first_head` on, each a key and a value of so many bytes."""
 
     first_head: int
     n_heads: int
@@ -27,7 +27,7 @@ class PageLayout:
 
     order: str  # inside a page, by the name that a backend gives it
     page_size: int
-    dtype: str  # of keys and values
+    dtype: str  # type of keys and values
     groups: tuple[tuple[LayerRows, ...], ...]  # the layers of each
     states: tuple[int, ...] = ()  # bytes, by layer that has one
 

@@ -38,7 +38,7 @@ class PagePool:
     def __init__(self, n_pages: int, page_size: int, window: int = 0, chunk: int = 1, page_bytes: int = 0):
         self.n_pages = n_pages
         self.page_size = page_size
-        self.page_bytes = page_bytes  # only to report how much is cached
+        self.page_bytes = page_bytes  # only for reports of the cache's size
         self.window = window
         self.most_held = most_held(page_size, window, chunk)
         self.n_evicted = 0

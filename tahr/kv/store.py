@@ -56,7 +56,7 @@ class BoundedStore(Generic[Key, Item]):
         return True
 
     def get(self, key: Key) -> Item | None:
-        """What a key names; it counts as used now."""
+        """The item of a key; it counts as used now."""
         item = self._items.get(key)
         if item is not None:
             self._items.move_to_end(key)
@@ -83,7 +83,7 @@ class BoundedStore(Generic[Key, Item]):
 
     @property
     def n_free_bytes(self) -> int:
-        """What could be put here, if all that is not pinned gave way."""
+        """Bytes that could be put here, if all that is not pinned gave way."""
         return self.max_bytes - self._pinned_bytes
 
     def pin(self, key: Key) -> None:

@@ -1,1 +1,1 @@
-"""What `from tahr import ...` gives: LLM, AsyncLLM, sessions, beams, embeddings, snapshots."""
+"""The public library: LLM, AsyncLLM, sessions, beams, embeddings, snapshots."""

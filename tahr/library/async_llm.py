@@ -46,7 +46,7 @@ class Stream:
         assert queue.request
         self._llm = llm
         self._queue = queue
-        self.request = queue.request  # to look at while it runs; only the engine's thread changes it
+        self.request = queue.request  # only the engine's thread changes it; others may look
         self.id = queue.request.id
 
     def __aiter__(self) -> "Stream":
@@ -95,13 +95,13 @@ class AsyncLLM:
         **settings: Any,  # the fields of EngineConfig, where there is no config
     ):
         self.llm = llm or LLM(model, config=config, quantization=quantization, progress=progress, **settings)
-        self._queues: dict[int, OutputQueue] = {}  # by request; only the engine's thread touches it
-        self._lock = threading.Lock()  # of what chunks are made from
+        self._queues: dict[int, OutputQueue] = {}  # queues by request; only the engine's thread touches them
+        self._lock = threading.Lock()  # guards the parts of chunks
         self._interval_s = stream_interval_s
-        self._dispatchers: dict[Loop, Dispatcher] = {}  # without those of closed loops, after the next step
+        self._dispatchers: dict[Loop, Dispatcher] = {}  # dispatchers of closed loops go after the next step
         self._commands: list[Callable[[], None]] = []
-        self._jobs: dict[asyncio.Future[Floats], EmbeddingJob] = {}  # only the engine's thread touches it
-        self._outcomes: dict[Loop, list[Outcome]] = {}  # of commands that have run; only the engine's thread touches it
+        self._jobs: dict[asyncio.Future[Floats], EmbeddingJob] = {}  # only the engine's thread touches them
+        self._outcomes: dict[Loop, list[Outcome]] = {}  # results of commands; only the engine's thread touches them
         self._wake = threading.Condition()
         self._closing = False
         self._idle_work: IdleWork | None = None  # only the engine's thread touches it
@@ -118,7 +118,7 @@ class AsyncLLM:
         A stream that is wanted `whole` gives each choice as one chunk, when all are finished.
         """
         request = text_request(one_prompt(prompt), params)
-        is_text = isinstance(request.prompt, str)  # which may take long to encode
+        is_text = isinstance(request.prompt, str)  # a text may take long to encode
         resolved = await asyncio.to_thread(self.llm.resolve, request) if is_text else self.llm.resolve(request)
         return await self.submit_resolved(resolved, whole)
 
@@ -197,7 +197,7 @@ class AsyncLLM:
     async def vectors(
         self, texts: ListOf[list[int]], options: EmbeddingOptions, lora: str | ListOf[LoraChoice] = ()
     ) -> Floats:
-        """What the model makes of texts, given as tokens: one row each."""
+        """Compute one vector for each text, given as tokens."""
         future: asyncio.Future[Floats] = asyncio.get_running_loop().create_future()
         try:
             await self._call(lambda: self._open_job(texts, options, future, lora))
@@ -229,7 +229,7 @@ class AsyncLLM:
         await self._call(lambda: self._abort(request_id))
 
     def when_idle(self, work: IdleWork) -> None:
-        """From now on, call `work` on the engine's thread whenever there is nothing to do, until it returns False.
+        """Call `work` on the engine's thread whenever there is nothing to do, from now on, until it returns False.
 
         It is given a function that waits for something to do, so many seconds at most, and says whether there is
         something: then it must return.
@@ -357,7 +357,7 @@ class AsyncLLM:
         for command in commands:
             try:
                 command()
-            except Exception:  # one request's; the thread and the other requests go on
+            except Exception:  # one request's error; the thread and the other requests go on
                 log.exception("A command of the engine's thread failed; requests go on.")
         self._settle()
         return not closing
@@ -421,7 +421,7 @@ class AsyncLLM:
         lora: str | ListOf[LoraChoice],
     ) -> None:
         self._jobs[future] = EmbeddingJob(self.llm.engine, texts, options, lora)
-        self._finish_jobs()  # without texts there is nothing to wait for
+        self._finish_jobs()  # jobs without texts have nothing to wait for
 
     def _finish_jobs(self) -> None:
         for future, job in list(self._jobs.items()):
@@ -431,9 +431,9 @@ class AsyncLLM:
                     outcome = job.vectors(), None
                 except TahrError as error:
                     outcome = None, error
-                del self._jobs[future]  # only now: what is no error of ours fails all jobs that are here
+                del self._jobs[future]  # an error of ours before this line fails all jobs that are here
                 self._resolve(future, *outcome)
-                job.abort()  # where one text failed, others may still run
+                job.abort()  # other texts of a failed job may still run
 
     def _abort_job(self, future: "asyncio.Future[Floats]") -> None:
         job = self._jobs.pop(future, None)

@@ -53,7 +53,7 @@ class Hypothesis:
         return len(self.tokens) - self.n_prompt
 
     def score(self, length_penalty: float) -> float:
-        """What hypotheses are sorted by; 0 for one that generated nothing."""
+        """Order of hypotheses; 0 for one that generated nothing."""
         return scaled(self.logprob_sum, self.n_generated, length_penalty) if self.n_generated else 0.0
 
     def then(self, token: int, logprob_sum: float, finished: bool) -> "Hypothesis":
@@ -92,11 +92,11 @@ def beam_search(
 
 @dataclass(slots=True)
 class Search:
-    """What a search has found, and the rules it goes on by."""
+    """State of a search, and its rules."""
 
     config: BeamSearchConfig
     is_eos: Callable[[int], bool]
-    states: list[GrammarState] = field(default_factory=list)  # where each live beam stands in the grammar, if any
+    states: list[GrammarState] = field(default_factory=list)  # grammar states of the live beams, if any
     finished: list[Hypothesis] = field(default_factory=list)
 
     def advance(self, live: list[Hypothesis], logits: Floats) -> tuple[list[Hypothesis], list[tuple[int, int]]]:

@@ -40,7 +40,7 @@ POOLERS: dict[Pooling, Callable[[Floats], Floats]] = {
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingOptions:
-    """What may be asked of the vectors of texts."""
+    """Options of embeddings."""
 
     pooling: Pooling | str | None = None  # None: the model's own; of a model that generates, the last token's
     normalize: bool = True  # vectors are 1 long
@@ -62,7 +62,7 @@ class Pooler:
 
     @property
     def first_row(self) -> int:
-        """From which token on states are wanted; the last one's always are."""
+        """The first token whose state is wanted; that of the last one always is."""
         return NO_ROW if self.pooling is Pooling.LAST else 0
 
     def holds(self, text: Sized) -> bool:

@@ -59,7 +59,7 @@ class Feeder:
         return seq
 
     def truncate(self, seq: Sequence, n_tokens: int) -> None:
-        """As if only the first n tokens had been fed; at least one is left."""
+        """Go back to the first n tokens; at least one is left."""
         self.engine.scheduler.truncate(seq, n_tokens)
 
     def resume(self, seq: Sequence) -> None:

@@ -74,14 +74,14 @@ class LLM:
         self.load_log = parts.log
         self.backend_summary = parts.backend_summary
         self.n_weight_bytes = parts.n_weight_bytes
-        self.n_bytes = self.n_weight_bytes + parts.engine.executor.facts.memory.n_bytes  # of memory, at most
+        self.n_bytes = self.n_weight_bytes + parts.engine.executor.facts.memory.n_bytes  # limit on memory
         self.engine: Engine = parts.engine
-        self.n_device_bytes = self.n_bytes if self.engine.executor.facts.has_own_memory else 0  # of them, on a device
+        self.n_device_bytes = self.n_bytes if self.engine.executor.facts.has_own_memory else 0  # the part on a device
         self.encoding = self.engine.facts.encoding  # None: it generates
         self.inputs = TextInputs.of(parts.tokenizer, parts.model_config, parts.engine.facts, self.context_size)
         self.grammars = GrammarCompiler(parts.tokenizer)
         self.driver = Driver(self.engine)
-        self.lock = self.driver.lock  # of the engine and the requests
+        self.lock = self.driver.lock  # guards the engine and the requests
 
     # ---- whole replies ----------------------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class LLM:
 
     @property
     def facts(self) -> RequestFacts:
-        """What requests need to know of this model."""
+        """The facts about this model that its requests depend on."""
         return RequestFacts.of(self)
 
     def stats(self) -> StatsSnapshot:

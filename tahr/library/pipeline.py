@@ -24,10 +24,10 @@ Result = Completion | TahrError
 
 @dataclass(frozen=True, slots=True)
 class PipelineBuilder:
-    """What a pipeline is made with; each method returns another builder."""
+    """Options of a pipeline; each method returns another builder."""
 
     model: ModelName | LLM | None = None
-    params: SamplingParams = DEFAULTS  # where a request says nothing
+    params: SamplingParams = DEFAULTS  # defaults of requests
     on_token: OnToken | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)  # the fields of EngineConfig
 

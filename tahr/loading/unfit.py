@@ -6,7 +6,7 @@ from tahr.backends import own_memory
 from tahr.hub import Unfit
 from tahr.hub.progress import human_bytes
 
-WEIGHTS_SHARE = 0.8  # of a device's memory: pages and scratch need the rest
+WEIGHTS_SHARE = 0.8  # share of a device's memory: pages and scratch need the rest
 
 
 def unfit_for(backend: str = "auto", n_threads: int | None = None) -> Unfit:

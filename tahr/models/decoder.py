@@ -33,7 +33,7 @@ class Decoder:
         tables = [w.tensors[name].source for name in TABLES if w.backend.maps_tables and w.has(name)]
         self.files = FileWatch(tables)
         self.linears = w.counts.linears  # shapes of those that adapters may change
-        self.encoding: Encoding | None = None  # how whole texts become vectors; None: the model generates
+        self.encoding: Encoding | None = None  # the way from whole texts to vectors; None: the model generates
         self.text_head: TextHead | None = None
         self.head: Linear | None = None
         if cfg.bidirectional or not cfg.generates:

@@ -8,17 +8,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tahr"
 FILES = sorted(PACKAGE.rglob("*.py"))
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass
 class Source:
-    """What the checks want of a file. Whole trees of all files would take hundreds of megabytes."""
+    """Facts about a file for the checks. Whole trees of all files would take hundreds of megabytes."""
 
     imports: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
     functions: list[tuple[int, int, str]] = field(default_factory=list)  # how many lines, the first one, the name
     classes: list[str] = field(default_factory=list)
     texts: set[str] = field(default_factory=set)  # that may name a module of ours
     names: set[str] = field(default_factory=set)  # defined or used, but for imported modules of others
+    docstrings: list[str] = field(default_factory=list)
 
 
 @cache
@@ -30,6 +32,8 @@ def text_of(path: Path) -> str:
 def parsed(path: Path) -> Source:
     found = Source()
     for node in ast.walk(ast.parse(text_of(path))):
+        if isinstance(node, DOCUMENTED) and (docstring := ast.get_docstring(node)):
+            found.docstrings.append(docstring)
         match node:
             case ast.Import() | ast.ImportFrom():
                 found.imports.append(node)

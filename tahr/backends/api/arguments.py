@@ -32,7 +32,7 @@ class HeadNorms:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """What happens to query and key heads before keys are cached: norms (if any), then rope by `cos_sin`.
+    """Changes to query and key heads before keys are cached: norms (if any), then rope by `cos_sin`.
 
     `key_mean` is what the keys of all tokens have in common, [n_kv_heads * head_dim]. A constant added to every key
     changes all scores of a query alike, which softmax does not see: keys stored as q8_0 go without it.
@@ -66,7 +66,7 @@ class AttentionSpec:
     chunked: bool = False
 
     def extensions(self) -> list[str]:
-        """What this spec asks for beyond attention to the sequence's own keys."""
+        """Needs of this spec beyond attention to the sequence's own keys."""
         return ["cross-attention"] if self.cross else []
 
 
@@ -109,7 +109,7 @@ class StateSpaceSizes:
 
     n_heads: int
     head_dim: int
-    n_groups: int  # of heads that share what they take in and give out
+    n_groups: int  # groups of heads that share inputs and outputs
     state_dim: int
     kernel: int
     n_norm_groups: int = 1  # parts of a row that are normed by themselves

@@ -8,10 +8,10 @@ from tahr.backends.api.tensors import Floats, Tensor
 
 
 class Device(ABC):
-    """What every part of a backend may ask for."""
+    """The common base of all parts of a backend."""
 
     name: str
-    summary: str  # one line for people: which device, which instructions, how many threads
+    summary: str  # one line for people: device, instructions, threads
     deterministic: bool = True  # a row's result never depends on the other rows, to the last bit
     step_defaults: StepDefaults = StepDefaults()
 

@@ -1,4 +1,4 @@
-"""What a backend keeps: weights, vectors, and what layers remember of their sequences."""
+"""Memory of a backend: weights, vectors, and the pages and states of sequences."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -21,8 +21,8 @@ class Memory(Device):
     """Memory of a device. States have default bodies that keep them on the host."""
 
     maps_tables: bool = False  # embedding tables stay in the mapped file, and are read there at every step
-    file_stamp: Callable[[int], Stamp] = staticmethod(file_stamp)  # of that file, asked for at every step
-    rounds_to: Sequence[str] = ()  # what it can round float matrices to by itself when it takes them
+    file_stamp: Callable[[int], Stamp] = staticmethod(file_stamp)  # stamp of a file, read at every step
+    rounds_to: Sequence[str] = ()  # formats to which it can round float matrices itself
     keeps_lora_rows: bool = False  # see `join`
     has_own_memory: bool = False  # weights, keys and values are in a device's memory, not in the host's
     mixes_kv_dtypes: bool = True  # keys may be stored in another type than values

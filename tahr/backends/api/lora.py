@@ -12,7 +12,7 @@ from tahr.backends.api.tensors import Floats, Ints, Rows
 from tahr.weights.tensor import HostTensor
 
 MAX_ADAPTERS = 512  # loaded at once
-MAX_RANK = 512  # of an adapter
+MAX_RANK = 512  # limit for an adapter
 MAX_STACK = 4  # adapters of one sequence
 LORA_TILE = 16  # rows that meet an adapter together
 
@@ -30,7 +30,7 @@ class LinearShape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoraFactors:
-    """What an adapter adds to one linear of x: scale * b @ (a @ x). Both are F32, F16 or BF16."""
+    """An adapter's addition to one linear of x: scale * b @ (a @ x). Both are F32, F16 or BF16."""
 
     a: HostTensor  # [rank, n_cols]
     b: HostTensor  # [n_rows, rank]
@@ -77,8 +77,8 @@ class LoraBank(ABC):
     def __init__(self, shapes: Mapping[str, LinearShape], limits: StepLimits):
         self.shapes = shapes
         self.targets: set[str] = set()  # the linears that some adapter changes or has changed
-        self.most_rank = 0  # of all adapters so far, in whole tiles
-        self.n_rounds = MAX_STACK  # that steps recorded at present have
+        self.most_rank = 0  # rank of all adapters so far, in whole tiles
+        self.n_rounds = MAX_STACK  # rounds of steps that are recorded at present
         self.rows = {Rows.TOKENS: LoraRows.empty(limits.n_tokens), Rows.LOGITS: LoraRows.empty(limits.n_rows)}
 
     @property
@@ -88,7 +88,7 @@ class LoraBank(ABC):
 
     @property
     def plan_key(self) -> tuple[int, ...]:
-        """What a recorded step depends on besides the step's size: it is recorded again when this changes."""
+        """Dependencies of a recorded step besides its size: it is recorded again when this changes."""
         return len(self.targets), self.most_rank
 
     def grow(self, names: Iterable[str], rank: int) -> None:
@@ -97,7 +97,7 @@ class LoraBank(ABC):
         self.most_rank = max(self.most_rank, -(-rank // LORA_TILE) * LORA_TILE)
 
     def rows_of(self, rows: Rows) -> LoraRows:
-        """Those for a tensor; one of a fixed size counts as one of tokens."""
+        """The adapter rows that belong to a tensor's rows: per logit row, else per token."""
         return self.rows[Rows.LOGITS if rows is Rows.LOGITS else Rows.TOKENS]
 
     @abstractmethod
@@ -135,7 +135,7 @@ class HostLoraBank(LoraBank):
         self._slots.pop(slot, None)
 
     def additions(self, x: Floats, name: str, rows: LoraRows) -> Iterator[Floats]:
-        """What adapters add to the rows of a linear of x, round by round.
+        """Additions of adapters to the rows of a linear of x, round by round.
 
         Rows without an adapter get -0, which added to a number keeps every bit of it.
         """

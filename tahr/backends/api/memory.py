@@ -1,4 +1,4 @@
-"""What layers remember of their sequences: pages of keys and values that grow, or a state of fixed size."""
+"""Memory of sequences in layers: pages of keys and values that grow, or a state of fixed size."""
 
 from dataclasses import dataclass, replace
 from math import prod
@@ -18,7 +18,7 @@ NULL_SLOT = 0  # the state slot that belongs to no sequence
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
-    """What one layer stores for one token: a key and a value of each head.
+    """Storage of one layer for one token: a key and a value of each head.
 
     A `latent` layer stores keys alone: its values are the last so many numbers of its keys.
     """
@@ -50,7 +50,7 @@ class KVShape:
 
 @dataclass(frozen=True, slots=True)
 class StateShape:
-    """What one layer keeps for one sequence however long it is: an f32 array, such as the state of a recurrence.
+    """Storage of one layer for one sequence of any length: an f32 array, such as the state of a recurrence.
 
     A sequence whose first token in a step has position 0 starts from zeros, whatever its slot holds.
     """
@@ -73,7 +73,7 @@ def kv_sides(dtype: str) -> tuple[str, str]:
 
 
 def stored_head_bytes(dtype: str, head_dim: int) -> int:
-    """What one key or one value of one head takes."""
+    """Bytes of one key or one value of one head."""
     if dtype == "q8_0" and head_dim % KV_BLOCK:
         raise ConfigError(
             f"A q8_0 KV cache keeps the numbers of a head in groups of {KV_BLOCK}, but this model's heads have "
@@ -97,9 +97,9 @@ class MemoryLayout:
     """
 
     layers: tuple[LayerShape, ...]
-    n_pages: tuple[int, ...]  # of each group
+    n_pages: tuple[int, ...]  # counts by group
     page_size: int
-    dtype: str  # of keys and values: one of the backend's `kv_dtypes`, or one for each; see `kv_sides`
+    dtype: str  # type of keys and values: one of the backend's `kv_dtypes`, or one for each; see `kv_sides`
     groups: tuple[tuple[int, ...], ...] | None = None
     n_slots: int = 1
 
@@ -134,7 +134,7 @@ class KVStore:
     """
 
     layout: MemoryLayout
-    group_of: tuple[int, ...]  # by layer; -1: it has a state
+    group_of: tuple[int, ...]  # group of each layer; -1: it has a state
     n_bytes: int
     layers: tuple[Any, ...]
 
@@ -145,7 +145,7 @@ class KVStore:
 
     @property
     def dtype(self) -> str:
-        """What keys and values are stored in."""
+        """Type in which keys and values are stored."""
         return self.layout.dtype
 
     def paged(self, group: int) -> list[Any]:
@@ -177,7 +177,7 @@ class LayerMemory:
 
     @property
     def kv_shape(self) -> KVShape:
-        """Of a layer with pages."""
+        """Shape of a layer with pages."""
         shape = self.store.layout.layers[self.layer]
         assert isinstance(shape, KVShape)
         return shape

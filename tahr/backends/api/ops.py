@@ -47,7 +47,7 @@ class Ops(Recording):
         self.check_host_body(type(self).delta_net is Ops.delta_net, "a gated delta rule")
 
     def check_state_space(self, net: StateSpace) -> None:
-        """The same."""
+        """Refuse, when a model is loaded, nets that this backend cannot run."""
         self.check_host_body(type(self).state_space is Ops.state_space, "a selective state space")
 
     @abstractmethod
@@ -175,7 +175,7 @@ class Ops(Recording):
         return self.attention(q, spec, memory)
 
     def delta_net(self, parts: Sequence[Tensor], net: DeltaNet, memory: LayerMemory) -> Tensor:
-        """What `net` makes of (queries, keys and values as one; z; beta; alpha): [n, n_v_heads * v_dim].
+        """Apply `net` to (queries, keys and values as one; z; beta; alpha): [n, n_v_heads * v_dim].
 
         The layer's state is [state_width] per sequence; in it, a sequence goes on from where its last step ended.
         """
@@ -184,7 +184,7 @@ class Ops(Recording):
         return self.rows_like(parts[0], out)
 
     def state_space(self, parts: Sequence[Tensor], net: StateSpace, memory: LayerMemory) -> Tensor:
-        """What `net` makes of (z; x, B and C as one; dt): [n, n_heads * head_dim]. The state is like `delta_net`'s."""
+        """Apply `net` to (z; x, B and C as one; dt): [n, n_heads * head_dim]. The state is like `delta_net`'s."""
         host_net = self.with_host_vectors(net)
         out = recurrence.state_space([np.array(self.read(part)) for part in parts], host_net, memory)
         return self.rows_like(parts[0], out)
@@ -195,7 +195,7 @@ class Ops(Recording):
         return np.array(self.read(self.layer_norm(zeros, vector, vector, 1.0))[0])
 
     def with_host_vectors(self, net: Net) -> Net:
-        """The same net with its vectors on the host."""
+        """A copy of the net with its vectors on the host."""
         values = ((field.name, getattr(net, field.name)) for field in fields(net))
         vectors = {name: value for name, value in values if isinstance(value, Vector)}
         changes: dict[str, Any] = {name: Vector(v.width, self.vector_values(v)) for name, v in vectors.items()}

@@ -63,9 +63,9 @@ class PageIO(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PageForm:
-    """What a page of a group holds: pages of equal forms can take each other's content."""
+    """Form of a page of a group: pages of equal forms can take each other's content."""
 
-    shapes: tuple[LayerShape, ...]  # of the group's layers
+    shapes: tuple[LayerShape, ...]  # shapes of the group's layers
     page_size: int
     dtype: str
 

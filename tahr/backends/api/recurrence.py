@@ -33,7 +33,7 @@ def token_by_token(parts: Sequence[Floats], net: Any, memory: LayerMemory, out: 
 
 
 def convolved(x: Floats, net: DeltaNet | StateSpace, state: Floats) -> Floats:
-    """What the convolution makes of a token; the state remembers it."""
+    """Convolve a token; the state remembers it."""
     past = state[: (net.kernel - 1) * net.channels].reshape(-1, net.channels)
     window = np.concatenate([past, x[None]])
     past[:] = window[1:]
@@ -42,7 +42,7 @@ def convolved(x: Floats, net: DeltaNet | StateSpace, state: Floats) -> Floats:
 
 
 def learn(parts: Sequence[Floats], net: DeltaNet, state: Floats) -> Floats:
-    """What comes out for a token; `state` goes on to the next."""
+    """Take in a token and return its output; `state` goes on to the next."""
     qkv, z, beta, alpha = parts
     n_keys = net.n_k_heads * net.k_dim
     memories = matrices(net, state).reshape(-1, net.k_dim, net.v_dim)
@@ -63,7 +63,7 @@ def learn(parts: Sequence[Floats], net: DeltaNet, state: Floats) -> Floats:
 
 
 def take_in(parts: Sequence[Floats], net: StateSpace, state: Floats) -> Floats:
-    """What comes out for a token; `state` goes on to the next."""
+    """Take in a token and return its output; `state` goes on to the next."""
     z, xbc, dt = parts
     memories = matrices(net, state).reshape(-1, net.state_dim, net.head_dim)
     n_shared = net.n_heads // net.n_groups

@@ -1,4 +1,4 @@
-"""What changes from step to step, and a recorded step."""
+"""Inputs that change from step to step, and a recorded step."""
 
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -17,7 +17,7 @@ class StepLimits:
     n_rows: int
     n_pages_per_seq: int
     n_tokens_per_seq: int = 2**31 - 1  # 1: a step in which every sequence decodes
-    n_groups: int = 1  # of layers, each with page tables of its own
+    n_groups: int = 1  # groups of layers, each with page tables of its own
 
     def hold(self, n_tokens: int, n_rows: int, n_seqs: int, n_tokens_per_seq: int) -> bool:
         """Whether a step with these counts fits."""
@@ -30,13 +30,13 @@ class StepLimits:
 
 
 class StepDefaults(NamedTuple):
-    """What steps hold on a backend where nobody says how much."""
+    """A backend's defaults for the sizes of steps."""
 
-    n_seqs: int = 16  # that run at once
-    n_prefill_seqs: int = 8  # of them, those that prefill in one step
+    n_seqs: int = 16  # sequences that run at once
+    n_prefill_seqs: int = 8  # running sequences that prefill in one step
     prefill_chunk: int = 512  # tokens of one sequence
     n_prefill_tokens: int | None = None  # tokens of all that prefill; None: one chunk
-    mixed_s: float = 0.1  # what a step with prompts should take while others decode
+    mixed_s: float = 0.1  # goal for a step with prompts while others decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class StepInputs:
         return StepInputs(limits, *(np.zeros(shape, np.int32) for shape in shapes))
 
     def within(self, limits: StepLimits) -> "StepInputs":
-        """The same arrays, promised to hold no more than `limits`: what a plan for smaller steps is recorded on."""
+        """These arrays with smaller limits: plans for smaller steps are recorded on them."""
         return replace(self, limits=limits)
 
     @property
@@ -99,7 +99,7 @@ class Plan(Protocol):
 
     @property
     def result(self) -> Tensor:
-        """What the last run computed. Fetch, read or sample it before the inputs are filled again."""
+        """The output of the last run. Fetch, read or sample it before the inputs are filled again."""
 
     def run(self) -> None:
         """Run the step on the present contents of its inputs, which may be rewritten as soon as this returns.

@@ -1,4 +1,4 @@
-"""What ops take and give: rows of activations, weights, vectors, linears."""
+"""Arguments and results of ops: rows of activations, weights, vectors, linears."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -20,7 +20,7 @@ class Rows(Enum):
 
     TOKENS = 0
     LOGITS = 1
-    FIXED = 2  # as many as the tensor was made with: eager use, tests
+    FIXED = 2  # rows the tensor was made with: eager use, tests
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class Weight:
     n_bytes: int
     data: Any
     n_stack: int = 1
-    file_bytes: int = 0  # of a table that is looked up in its file: `n_bytes` come on top if a linear multiplies it
+    # bytes of a table that is looked up in its file: `n_bytes` come on top if a linear multiplies it
+    file_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

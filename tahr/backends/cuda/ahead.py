@@ -1,4 +1,4 @@
-"""What starting on a GPU takes long for and needs no torch: it is done while torch is imported.
+"""Slow parts of starting on a GPU that need no torch, done while torch is imported.
 
 Kernels are compiled by processes of their own into Triton's cache: threads would share the interpreter with the import.
 Nothing here must succeed: the device's context is made by torch, and kernels are compiled at their launch, where this
@@ -22,7 +22,7 @@ from typing import Any
 
 from tahr.backends.cuda.layouts.presence import capability, make_context
 
-N_KERNELS = 3  # that sample: see `launches`
+N_KERNELS = 3  # sampling kernels: see `launches`
 SOURCES = [Path(__file__).parent / "kernels" / name for name in ("sample.py", "search.py")]
 MAX_SECONDS = 30.0
 POLL_SECONDS = 0.01
@@ -83,7 +83,7 @@ class TorchHidden(MetaPathFinder):
 
 
 def compile_ahead(kernel: int, n_vocab: int, width: int, arch: int) -> None:
-    """What the process does."""
+    """The body of the process."""
     from tahr.backends.cuda.kernels.sample import launches
 
     compile_kernel(*launches(n_vocab, width)[kernel], arch)
@@ -113,7 +113,7 @@ def build_modules(compiled: Any) -> None:
     """Build what loads and launches a kernel, C modules in the same cache: the first step would wait for them."""
     from triton.backends.nvidia.driver import CudaLauncher, CudaUtils
 
-    with suppress(Exception):  # without a device they are built but cannot be loaded
+    with suppress(Exception):  # kernels are built without a device but cannot be loaded
         CudaUtils()
     with suppress(Exception):
         CudaLauncher(compiled.src, compiled.metadata)

@@ -37,7 +37,7 @@ from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
 
 F32 = torch.float32
-N_TOKEN_SLOTS = 1 << 16  # more than sequences may run at once
+N_TOKEN_SLOTS = 1 << 16  # limit above the sequences that may run at once
 
 
 class CudaBackend(api.Backend):
@@ -54,7 +54,7 @@ class CudaBackend(api.Backend):
 
     name = "cuda"
     overlaps = True
-    free_share = 0.6  # of the card's memory that dense copies of packed matrices leave free
+    free_share = 0.6  # share of the card's memory that dense copies of packed matrices leave free
     # Shorter steps of prompts cost bursts of requests up to a tenth of their tokens/s.
     step_defaults = api.StepDefaults(
         n_seqs=256, n_prefill_seqs=256, prefill_chunk=4096, n_prefill_tokens=8192, mixed_s=0.2
@@ -75,7 +75,7 @@ class CudaBackend(api.Backend):
         self.context = RecordingContext()
         # The tokens sampled last, by token slot: what negative ids of the next steps point at.
         self.last_tokens = torch.zeros(N_TOKEN_SLOTS, dtype=torch.int32, device=self.device)
-        self._page_size = 0  # of the smallest pages of its KV stores
+        self._page_size = 0  # smallest page size of its KV stores
         self.sampler = CudaSampler(self.last_tokens)
         self._graphs = GraphMemory() if self.device.type == "cuda" else None
         self._ropes: dict[int, tuple[api.Rope, torch.Tensor]] = {}

@@ -76,7 +76,7 @@ class Walk(AsyncCompileMode):  # type: ignore[misc]
     def __init__(self, pool: ThreadPoolExecutor, begun: dict[Any, FutureKernel]) -> None:
         super().__init__(pool)
         self.future_kernels = begun
-        self.kernels: list[FutureKernel] = []  # that are not compiled yet, each once
+        self.kernels: list[FutureKernel] = []  # kernels that are not compiled yet, each once
 
     def submit(self, key: Any, compile_kernel: Callable[[], Any], *callbacks: Any) -> Any:
         kernel = super().submit(key, lambda: loaded(compile_kernel()), *callbacks)
@@ -101,7 +101,7 @@ class Compiler:
     """
 
     def __init__(self) -> None:
-        self._begun: dict[Any, FutureKernel] = {}  # by Triton's keys, those that Triton has not got yet
+        self._begun: dict[Any, FutureKernel] = {}  # kernels that Triton has not got yet, by its keys
         self._pool: ThreadPoolExecutor | None = None
 
     @property

@@ -26,5 +26,5 @@ class LateRows:
         return self.values
 
     def summands(self) -> torch.Tensor:
-        """What the rows are the sum of, [parts, rows, width], or the rows where they are there already."""
+        """The summands of the rows, [parts, rows, width], or the rows where they are there already."""
         return self.in_parts() if self._values is None else self._values

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from tahr.backends.sampling.sample_rows import Ints, Logprobs
 
-MOST_BYTES = 192 << 20  # of memory for the rows worked on at once
-LOGIT_BYTES = 32  # of a logit and its copies in double precision and as a key, as measured
+MOST_BYTES = 192 << 20  # memory for the rows worked on at once
+LOGIT_BYTES = 32  # bytes of a logit and its copies in double precision and as a key, measured
 LOW_BITS = (1 << 32) - 1
 
 
@@ -21,7 +21,7 @@ class PendingLogprobs:
     values: torch.Tensor
 
     def collect(self) -> Logprobs:
-        """What has come; the caller has waited for it."""
+        """The log-probabilities; the caller has waited for them."""
         own = self.values.numpy()[:, 0]
         rest = self.values.numpy()[:, 1:]
         width = rest.shape[1] // 2
@@ -50,8 +50,8 @@ def begin_logprobs(
 
 def fill(found: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor) -> None:
     """Write what `PendingLogprobs` holds of a few rows; their copies are gone when this returns."""
-    rows = rows.float() + 0.0  # of two zeros none is the larger
-    # In f64, where the order of a sum, which depends on the number of rows, does not show in the f32 result.
+    rows = rows.float() + 0.0  # makes both zeros equal
+    # Summed in f64: the order of a sum, which depends on the number of rows, does not show in the f32 result.
     base = torch.logsumexp(rows.double(), 1, keepdim=True)
     broken = ~torch.isfinite(rows.amax(1, keepdim=True))
     own = rows.gather(1, tokens.long().clamp(min=0)[:, None]) - base

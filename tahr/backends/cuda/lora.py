@@ -43,7 +43,7 @@ Prepared = dict[str, tuple[torch.Tensor, torch.Tensor, float]]
 
 
 class AddedColumns(NamedTuple):
-    """What adapters add to some columns of an output."""
+    """Additions of adapters to some columns of an output."""
 
     begin: int
     width: int
@@ -64,10 +64,10 @@ class DeviceLoraRows:
         self._tiles = self._numbers[HEADER:].reshape(MAX_STACK, n_most, RECORD)
         self._records = self._there[HEADER:].view(MAX_STACK, n_most, RECORD)
         self._n_known = [0] * MAX_STACK  # tiles of each round that the device knows, or has known until the last change
-        self._factors: dict[int, torch.Tensor] = {}  # by round: see `TileTables`
+        self._factors: dict[int, torch.Tensor] = {}  # factors by round: see `TileTables`
 
     def round(self, k: int, table: torch.Tensor) -> TileTables:
-        """What kernels are told of a round. Captured graphs hold on to it: it is made once."""
+        """The arguments of kernels for a round. Captured graphs hold on to them: they are made once."""
         if k not in self._factors:
             shape = len(table), self._tiles.shape[1], ENTRY
             self._factors[k] = torch.zeros(shape, dtype=torch.int64, device=table.device)
@@ -119,7 +119,7 @@ class DeviceLoraRows:
 
 
 def most_tiles(n_rows: int, n_seqs: int) -> int:
-    """Of a round: each sequence may have an adapter of its own."""
+    """Tiles of a round: each sequence may have an adapter of its own."""
     return min(n_rows, n_rows // LORA_TILE + n_seqs)
 
 
@@ -184,7 +184,7 @@ class CudaLoraBank(LoraBank):
         if run := self._free.take(slot, rank_of(prepared)):
             prepared = self._moved(prepared, run)
             self._runs[slot] = run.first, run.n
-            # In few steps up to all: each number has plans of its own.
+            # Grows in few steps up to all: each number has plans of its own.
             self._most_used = max(self._most_used, min(1 << (self._free.end - 1).bit_length(), self._free.n_rows))
         entries = torch.zeros((len(self._index), ENTRY), dtype=torch.int64)
         for name, (a, b, scale) in prepared.items():
@@ -248,7 +248,7 @@ class CudaLoraBank(LoraBank):
     def _parts(
         self, rows: Rows, names: Sequence[str], heights: Sequence[int], n: int
     ) -> Iterator[tuple[int, LoraCall]]:
-        """What kernels are told, by the first column of its output: once for linears whose tables follow each other."""
+        """Arguments of kernels by the first column of their output, once for linears whose tables follow each other."""
         if not self._is_run(names):
             for i, name in enumerate(names):
                 for begin, call in self._parts(rows, [name], heights[i : i + 1], n):

@@ -15,10 +15,11 @@ from tahr.backends.api import STATES, Bytes, HostPage, KVStore, PageForm, Ticket
 from tahr.backends.cuda.kernels.common.pages import BLOCK, PageMover
 from tahr.backends.cuda.pinned import PageNumbers, PinnedArena, Slot, in_runs
 
-STAGED_SHARE = 512  # of the card's memory, one holds pages that travel; others are gathered meanwhile
+STAGED_SHARE = 512  # share of the card's memory for pages that travel; others are gathered meanwhile
 N_OUTGOING = 2  # buffers of as many
 MOST_STAGED = 1 << 15  # pages of one launch
-WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}  # what a kernel copies at a time, by bytes
+# types that a kernel copies at a time, by bytes
+WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 class PieceTable:
@@ -30,7 +31,7 @@ class PieceTable:
 
     def __init__(self, kv: KVStore, group: int):
         self.form = api.page_form(kv, group)
-        self.n_bytes = self.form.n_bytes  # it adds up all layers
+        self.n_bytes = self.form.n_bytes  # all layers together
         self.n_pages = api.n_pages_of(kv, group)
         sides = kv.states() if group == STATES else [side for layer in kv.paged(group) for side in layer.unbind()]
         sizes = [side[0].numel() * side.element_size() for side in sides]
@@ -90,7 +91,7 @@ class StagingBuffer:
         self.left = torch.cuda.Event()  # the last pages have
 
     def bytes(self, n: int, device: torch.device, users: Sequence[torch.cuda.Stream]) -> torch.Tensor:
-        """So many bytes, which these streams use."""
+        """Memory of `n` bytes, which these streams use."""
         if len(self._memory) < n:
             self._memory = torch.empty(n, dtype=torch.uint8, device=device)
             for user in users:
@@ -154,7 +155,7 @@ class CudaPageIO:
 
     def n_storable(self, n_pages: int, group: int = 0) -> int:
         if not self.arena.grows and self.arena.n_bytes == 0:
-            return n_pages  # without pinned memory: slowly
+            return n_pages  # slow, without pinned memory
         return min(n_pages, self.arena.n_free(self._checked((), group).n_bytes))
 
     def store(self, pages: Sequence[int], group: int = 0) -> Ticket:

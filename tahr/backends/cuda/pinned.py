@@ -19,7 +19,7 @@ log = logging.getLogger("tahr.backends")
 
 
 class PinnedBlock:
-    """As many bytes as are wanted, in whole pages of the system: torch would lock the next power of two."""
+    """A block of whole pages of the system: torch would lock the next power of two."""
 
     def __init__(self, n_bytes: int):
         self.memory = torch.frombuffer(mmap.mmap(-1, n_bytes), dtype=torch.uint8)
@@ -157,7 +157,7 @@ class NumberSheet:
     def __init__(self) -> None:
         self.numbers = torch.empty(N_NUMBERS, dtype=torch.int32, pin_memory=torch.cuda.is_available())
         self.values = self.numbers.numpy()
-        self.read: Ended | None = None  # by the last copy that was given numbers of it
+        self.read: Ended | None = None  # end of the last copy from it
 
     def __del__(self) -> None:
         if read := getattr(self, "read", None):

@@ -45,14 +45,14 @@ class Products:
         return narrow_linear.narrow_linear(rows, w, bias, tile) if tile else linear.blas_linear(rows, w, bias, w.dtype)
 
     def later(self, x: Tensor, w: torch.Tensor | Compact, bias: Bias) -> LateRows | None:
-        """The same, put off, where the op that reads it may gain by that."""
+        """The product, put off where the op that reads it may gain by that."""
         if self.deterministic or x.rows is Rows.LOGITS or self.is_vector(x, w):
             return None
         in_parts = self._in_parts(x, w, bias)
         return in_parts and LateRows(x.data.math, partial(self.multiply, x, w, bias), in_parts)
 
     def _in_parts(self, x: Tensor, w: torch.Tensor | Compact, bias: Bias) -> Callable[[], torch.Tensor] | None:
-        """What computes a product in parts, where that is faster than the whole."""
+        """A function for a product in parts, where that is faster than the whole."""
         rows = x.data.values
         math = x.data.math
         if isinstance(w, Fp8Matrix):
@@ -65,7 +65,7 @@ class Products:
         return partial(narrow_linear.narrow_linear, rows, w, bias, tile, n_parts=n_parts) if n_parts else None
 
     def _multiply_compact(self, x: Tensor, w: Compact, bias: Bias) -> torch.Tensor:
-        """The same; a model in f32 has its packed matrices made dense in f32."""
+        """Multiply by a packed matrix; a model in f32 has its packed matrices made dense in f32."""
         rows = x.data.values
         dtype = x.data.math
         if self.is_vector(x, w):
@@ -110,7 +110,7 @@ def most_vectors(w: Compact) -> int:
 
 
 def vector_product(w: torch.Tensor | Compact) -> Callable[..., torch.Tensor]:
-    """What multiplies a few rows by a matrix."""
+    """A function that multiplies a few rows by a matrix."""
     return VECTOR_PRODUCTS.get(type(w), linear.vector_linear)
 
 

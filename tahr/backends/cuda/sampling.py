@@ -25,7 +25,7 @@ from tahr.backends.sampling.sample_rows import OFF, Floats, SampledTokens, Sampl
 
 HOST_PARAMETERS = ("top_n_sigma", "xtc_probability", "typical_p", "top_a", "eta_cutoff")
 ALIGN = 4  # int32 numbers: parts of the upload start at multiples of 16 bytes
-N_SAMPLES = 1 << 16  # at once
+N_SAMPLES = 1 << 16  # samples at once
 EDITS_AT_ONCE = 256
 
 
@@ -43,7 +43,7 @@ class HostBuffer:
 
 
 class HostBuffers:
-    """What one call of `sample` sends and gets back."""
+    """Buffers of one call of `sample`, to and from the device."""
 
     def __init__(self, pinned: bool):
         self.sent = HostBuffer(pinned)
@@ -114,7 +114,7 @@ class CudaSampler:
 
     def __init__(self, last_tokens: torch.Tensor):
         self._device = last_tokens.device
-        self._last_tokens = last_tokens  # by token slot
+        self._last_tokens = last_tokens  # keys are token slots
         self._sampled = torch.empty(N_SAMPLES, dtype=torch.int32, device=self._device)
         self._free: list[HostBuffers] = []
         self._work = torch.empty(0, dtype=torch.int32, device=self._device)
@@ -129,10 +129,10 @@ class CudaSampler:
 
     def _load_kernels(self, ahead: Ahead) -> None:
         ahead.wait()
-        with suppress(Exception), compiling():  # what fails here fails again at the launch, where it counts
+        with suppress(Exception), compiling():  # errors here come again at the launch, where they count
             logits = torch.empty((1, ahead.width), dtype=torch.float32, device=self._device)
             fields = torch.zeros(len(kernels.FIELDS), dtype=torch.int32, device=self._device)
-            for masks in (fields[:0], fields):  # without, and with
+            for masks in (fields[:0], fields):  # without masks, and with them
                 self._run(logits, fields, masks, 1, ahead.n_vocab)
 
     def wait_for_kernels(self) -> None:
@@ -217,7 +217,7 @@ class CudaSampler:
         i32 = torch.int32
         n_scan = n * n_tiles
         n_listed = n * kernels.CANDIDATES
-        types = [f32, i32, f32, i32, f32, f32, i32, i32]  # in the order of `_run`
+        types = [f32, i32, f32, i32, f32, f32, i32, i32]  # the order of `_run`
         sizes = [n_scan, n_scan, n_scan, n_scan, n * n_groups, n_listed, n_listed, n * n_groups]
         padded = [-(-size // ALIGN) * ALIGN for size in sizes]
         if len(self._work) < sum(padded):
@@ -267,7 +267,7 @@ class PendingSamples:
 
 @cache
 def host_sampler() -> Callable[[Floats, SampleRows], SampledTokens]:
-    """What samples on the host: native code where it was built, else NumPy, which gives the same tokens."""
+    """The sampler on the host: native code where it was built, else NumPy, which gives the same tokens."""
     if importlib.util.find_spec("tahr._native") is None:
         return numpy_sampler.sample
     from tahr import _native as native

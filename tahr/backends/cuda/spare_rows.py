@@ -18,9 +18,9 @@ from tahr.backends.api import LORA_TILE, Linear, LoraBank
 class SpareRows:
     """The matrices of linears, one below the other, and behind them `n_rows` for each linear."""
 
-    names: tuple[str, ...]  # of the linears
+    names: tuple[str, ...]  # names of the linears
     matrix: torch.Tensor  # [n_out + len(names) * n_rows, n_cols]
-    bias: torch.Tensor | None  # as long, zeros behind that of the linears
+    bias: torch.Tensor | None  # bias of all rows, zeros behind that of the linears
     n_out: int
     n_rows: int
     owner: "ReferenceType[LoraBank] | None" = None
@@ -95,5 +95,5 @@ class RowRuns:
 
     @property
     def end(self) -> int:
-        """Of the last run."""
+        """End of the last run."""
         return max((run.first + run.n for run in self.by_slot.values()), default=0)

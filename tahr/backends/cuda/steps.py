@@ -1,4 +1,4 @@
-"""What changes from step to step on a CUDA device: inputs that arrive in one copy, and plans that replay a step."""
+"""Steps on a CUDA device: inputs that arrive in one copy, and plans that replay a step."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ SEQ_COUNTS = [1, 8, 64]
 FEW_SEQ_COUNTS = [1, 64]
 LONGEST = 4096  # tokens of a step that one sequence may have for itself: longer prompts are cut into such steps
 ALIGN = 4  # int32 numbers: arrays start at multiples of 16 bytes, as wide loads want
-LEAST_FREE_BYTES = 2 << 30  # of the device, for a capture
+LEAST_FREE_BYTES = 2 << 30  # free memory that a capture needs
 # Steps of new sizes in a row without a new kernel, before kernels are compiled when they are launched: where someone
 # waits for the step, and where nobody does. Then small steps, which have the most kinds, are looked at in any case.
 MAX_MISSES = 4
@@ -68,23 +68,23 @@ class Staging:
 class DeviceInputs:
     """Step inputs on the device: views of one buffer, which one copy fills."""
 
-    host: Ints  # what the arrays of the `StepInputs` are views of
+    host: Ints  # memory of the arrays in the `StepInputs`
     buffer: torch.Tensor
     staging: list[Staging]  # empty where the device reads host memory: the interpreter
     host_tables: Ints  # [sequences, groups, pages]: the last numbers of `host`
     host_order: Ints  # [sequences], of `host`: see `order`
-    page_size: int  # of the smallest pages; 1 if it is not known yet
-    last_tokens: torch.Tensor  # by token slot: what negative ids point at
+    page_size: int  # smallest page size; 1 if it is not known yet
+    last_tokens: torch.Tensor  # tokens by slot: targets of negative ids
     counts: torch.Tensor
     ids: torch.Tensor
     positions: torch.Tensor
-    slot_mapping: tuple[torch.Tensor, ...]  # by group
+    slot_mapping: tuple[torch.Tensor, ...]  # one for each group
     query_start: torch.Tensor
     seq_lens: torch.Tensor
     state_slots: torch.Tensor
     logit_rows: torch.Tensor
     order: torch.Tensor  # the sequences of the step, the longest first: what is begun last should not take long
-    page_tables: tuple[torch.Tensor, ...]  # by group
+    page_tables: tuple[torch.Tensor, ...]  # one for each group
 
     def upload(self, inputs: StepInputs) -> None:
         """Send what a step needs, of page tables the pages that have tokens. The host arrays may change afterwards."""
@@ -229,7 +229,7 @@ class RecordingContext:
         self.inside = False
 
     def enter(self, step: StepInputs) -> DeviceInputs:
-        """What an op calls first: the step's inputs on the device."""
+        """The step's inputs on the device; every op begins with this."""
         inputs: DeviceInputs = step.device
         if not self.inside:
             inputs.upload(step)
@@ -264,7 +264,7 @@ class EagerPlan:
 
 
 class GraphMemory:
-    """What captured graphs share: the memory of their results and temporaries, and the stream they are captured on."""
+    """Resources that captured graphs share: the memory of their results and temporaries, and the stream of captures."""
 
     def __init__(self) -> None:
         self.pool = torch.cuda.graph_pool_handle()
@@ -331,7 +331,7 @@ class GraphPlan:
         self._memory = memory
         self._graph: torch.cuda.CUDAGraph | None = None
         self._may_capture = True
-        self._kernels: list[FutureKernel] | None = None  # that are being compiled; None: they are not known yet
+        self._kernels: list[FutureKernel] | None = None  # kernels that are being compiled; None: they are not known yet
         self._result: Tensor | None = None
 
     @property

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-N_THREADS = 8  # one copies from the page cache at a tenth of what the bus takes
+N_THREADS = 8  # threads: one copies from the page cache at a tenth of what the bus takes
 CHUNK = 1 << 25  # bytes that travel at a time
-N_CHUNKS = 2  # one is filled while the other travels
+N_CHUNKS = 2  # one chunk is filled while the other travels
 
 Bytes = NDArray[np.uint8]
 

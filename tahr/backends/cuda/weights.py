@@ -92,7 +92,7 @@ def take_fp8(tensor: HostTensor, device: torch.device, free_share: float) -> Wei
 
 
 def taken_bytes(tensor: HostTensor, device: torch.device, packs: bool, free_share: float, n_taken: int) -> int:
-    """What `take` will make of a tensor, in bytes, told by its shape and format.
+    """Bytes that `take` will need for a tensor, told by its shape and format.
 
     Scales that do not fit a packed form, which makes a matrix dense, and rows of 8-bit floats that share one scale are
     known when they are read: such a matrix takes more, or a little less.
@@ -136,7 +136,7 @@ def has_memory(device: torch.device, matrix: CodedMatrix | Fp8Matrix, free_share
 
 
 def take_dense(tensor: HostTensor, device: torch.device) -> Weight:
-    """The same with a number for every value."""
+    """Take a tensor with a number for every value."""
     name = tensor.format.name
     dtype = KEPT[name][0] if name in KEPT else torch.bfloat16
     values = torch.empty(tensor.n_values, dtype=dtype, device=device)
@@ -210,5 +210,5 @@ def joinable(linears: Sequence[Linear]) -> bool:
 
 
 def kind_of(matrix: torch.Tensor | CodedMatrix | Fp8Matrix) -> object:
-    """What matrices that may become one have in common."""
+    """Common properties of matrices that may become one."""
     return matrix.kind if isinstance(matrix, CodedMatrix) else (type(matrix), matrix.dtype)

@@ -18,7 +18,7 @@ Key = tuple[Any, ...]
 
 
 def key_of(record: Mapping[str, Any]) -> Key:
-    """What must be the same for two figures to be comparable; files may move, so a model is known by its size."""
+    """Facts that comparable figures share; files may move, so a model is known by its size."""
     return tuple(record[field] for field in ("test", "model_type", "model_size", "backends", "n_threads", "cpu_info"))
 
 
@@ -35,7 +35,7 @@ def read_baseline(path: Path) -> dict[Key, float]:
 
 
 def percentage(text: str) -> float:
-    """From 0 up; nothing is slower than NaN, so a gate with that would let everything pass."""
+    """Read a percentage from 0 up; nothing is slower than NaN, so a gate with that would let everything pass."""
     try:
         found = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What `tahr bench` and `tahr compare` take: llama-bench's options, and the shapes they ask for."""
+"""Arguments of `tahr bench` and `tahr compare`: llama-bench's options, and their shapes."""
 
 import argparse
 from itertools import product

@@ -29,7 +29,7 @@ class SavedChat:
     model: str
     messages: list[dict[str, Any]]
     sampling: SamplingParams
-    kv_sha256: str | None = None  # of the file with its keys and values, if there is one
+    kv_sha256: str | None = None  # digest of the file with keys and values, if there is one
 
 
 def kv_file(path: Path) -> Path:
@@ -43,7 +43,7 @@ def beside_kv(path: Path) -> Path:
 
 
 def conversation_at(path: Path) -> Path:
-    """The same for a file that is read, if there is one beside it."""
+    """The conversation beside a file that is read, if there is one."""
     beside = beside_kv(path)
     return beside if beside.is_file() else path
 

@@ -1,4 +1,4 @@
-"""What can be typed after a slash: a table of commands."""
+"""Commands after a slash, as a table."""
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Leave(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a command does, what it takes, and one line about it."""
+    """A command: its action, its argument, and one line about it."""
 
     run: Callable[[Conversation, str], None]
     takes: str

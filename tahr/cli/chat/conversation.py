@@ -23,7 +23,7 @@ REPLY_SHARE = 0.25
 
 
 class ChatModel(Protocol):
-    """What a conversation needs of a model: an `LLM`, or a model of a server."""
+    """A conversation's view of a model: an `LLM`, or a model of a server."""
 
     @property
     def name(self) -> str: ...
@@ -48,12 +48,13 @@ class Conversation:
 
     llm: ChatModel
     output: ChatOutput
-    requested: SamplingParams = field(default_factory=SamplingParams)  # by the user, laid over the model's own values
-    variables: dict[str, Any] = field(default_factory=dict)  # for the chat template
+    # the user's parameters, laid over the model's own values
+    requested: SamplingParams = field(default_factory=SamplingParams)
+    variables: dict[str, Any] = field(default_factory=dict)  # variables of the chat template
     raw: bool = False
     shifts: bool = True  # whether old turns may be dropped when the context is full
     messages: list[Message] = field(default_factory=list)
-    grammar: Grammar | None = None  # that every reply follows
+    grammar: Grammar | None = None  # grammar of every reply
     prefix_files: "PrefixFiles | None" = None  # keys and values in files, where the model is in this process
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What the prefix cache holds of a text, as bytes: a conversation that is loaded later goes on without its prefill.
+"""Pages of a text in the prefix cache, as bytes: a conversation that is loaded later goes on without its prefill.
 
 The bytes are a snapshot (`tahr.library.inference.snapshot`), so everything that is checked there is checked here.
 """

@@ -10,7 +10,7 @@ from tahr.errors import ConfigError
 from tahr.regular_file import read_piped
 
 MAX_PROMPT_BYTES = 256 << 20
-STDIN = "-"  # in place of a text or a file
+STDIN = "-"  # stands for a text or a file
 
 
 def read_prompt(args: argparse.Namespace) -> str | None:

@@ -16,7 +16,7 @@ from tahr.generation.outputs import Chunk, Completion
 from tahr.grammar import Grammar
 from tahr.text.replies.deltas import Delta, ReasoningDelta, ToolCallDelta, text_of, tool_calls_of
 
-TIMEOUT_S = 120.0  # without a byte; a server at work sends comments meanwhile
+TIMEOUT_S = 120.0  # limit on silence; a server at work sends comments meanwhile
 MAX_LINE_BYTES = 1 << 24
 MAX_REPLY_BYTES = 1 << 26
 # How a request names the grammars of `tahr run`.
@@ -140,7 +140,7 @@ class RemoteModel:
         self._server = server
         with reading():
             cards = {text_in(card["id"]): card for card in server.json("/v1/models")["data"]}
-        alike = (card for card in cards if not name or card.lower() == name.lower())  # as servers find names
+        alike = (card for card in cards if not name or card.lower() == name.lower())  # servers ignore case in names
         found = name if name in cards else next(alike, None)
         if found is None:
             raise ModelNotFound(f"The server at {server.address} has no model {name}: it has {', '.join(cards)}.")
@@ -206,7 +206,7 @@ def grammar_field(grammar: Grammar) -> dict[str, Any]:
 
 
 def read_event(event: Mapping[str, Any]) -> tuple[list[Delta], str | None]:
-    """What an event of a chat or of a completion adds, and the finish reason, if it is the last one."""
+    """Deltas of an event of a chat or of a completion, and the finish reason, if it is the last one."""
     if not event.get("choices"):
         return [], None
     choice = event["choices"][0]

@@ -79,7 +79,7 @@ def read_message(source: Input) -> str:
     line = source.ask_first(FIRST)
     if line.lstrip().startswith(QUOTES):
         return quoted(line.lstrip()[len(QUOTES) :], source.ask)
-    lines = [line.rstrip("\n")]  # what readline pasted may end with a line break
+    lines = [line.rstrip("\n")]  # pasted text may end with a line break
     while lines[-1].endswith("\\") or (not line.startswith("/") and source.has_more()):
         following = further(source.ask)
         lines = [*lines[:-1], lines[-1].removesuffix("\\"), following or ""]

@@ -1,4 +1,4 @@
-"""What `tahr quantize`, `tahr convert` and `tahr merge` share."""
+"""Options that `tahr quantize`, `tahr convert` and `tahr merge` share."""
 
 import sys
 from pathlib import Path

@@ -29,7 +29,7 @@ Warn = Callable[[str], None]
 
 OPTION = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)=(?!=)(.*)", re.DOTALL)  # a pin has two of =
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-TABLE = {"source": str, "quantization": str, "names": list}  # of a [models.NAME], beside the options
+TABLE = {"source": str, "quantization": str, "names": list}  # fields of a [models.NAME] beside the options
 FORM = "--model [NAME=]MODEL[,OPTION=VALUE...]"
 
 
@@ -43,7 +43,7 @@ class NamedModel:
     other_names: tuple[str, ...] = ()
     own: Mapping[str, Any] = field(default_factory=dict)
     table: Mapping[str, Any] = field(default_factory=dict)
-    origin: str = "cli"  # or config, default
+    origin: str = "cli"  # "cli", "config" or "default"
 
     @property
     def label(self) -> str:
@@ -108,7 +108,7 @@ def read_option(text: str, where: str, own: dict[str, Any]) -> None:
 
 
 def parse_value(key: Key, text: str, where: str) -> Any:
-    """As the flag of that name reads it: a context may be a share of the model's own."""
+    """Read a value as the flag of that name does: a context may be a share of the model's own."""
     if key.path != "engine.context_size" or not text.strip().endswith("%"):
         return key.parse(text, where)
     try:
@@ -149,7 +149,7 @@ def parse_table(name: str, table: Mapping[str, Any], warn: Warn) -> NamedModel:
 
 
 def merged(said: NamedModel, tables: Mapping[str, NamedModel]) -> NamedModel:
-    """What was named, with what its table says; a name alone means the table's model."""
+    """A named model with the values of its table; a name alone means the table's model."""
     alone = not said.name and said.source in tables
     table = tables.get(said.source if alone else said.name or "")
     if table is None:

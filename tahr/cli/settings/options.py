@@ -260,7 +260,7 @@ def kv_types(args: argparse.Namespace) -> str | None:
     return kv_type("/".join(side or args.kv_dtype or "" for side in sides))
 
 
-ALL_LAYERS = 99  # what programs are told when all layers are meant
+ALL_LAYERS = 99  # other programs' number for all layers
 
 
 def backend_for(n_gpu_layers: str, requested: str | None) -> str:

@@ -24,7 +24,7 @@ from tahr.server.state.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """What a conversation begins with."""
+    """Beginning of a conversation."""
 
     system: str | None = None
 
@@ -61,7 +61,7 @@ READ_ELSEWHERE = {
     *("TAHR_TEST_ASSETS", "TAHR_TEST_BACKENDS", "TAHR_TEST_CACHE", "TAHR_TEST_OFFLINE", "TAHR_TESTS"),
 }
 SECRET = {"server.api_keys", "server.admin_key"}
-# These decide what a reply looks like, so only the request that gets the reply can ask for them.
+# Fields that decide what a reply looks like: only the request that gets the reply can set them.
 REQUEST_ONLY = {
     "sampling.n",
     "sampling.lora",
@@ -260,7 +260,7 @@ def profile_of(model: str) -> Path:
 
 
 def profile_values(model: str, sections: Sequence[str], warn: Callable[[str], None]) -> dict[str, Any]:
-    """What a user's file about this model says."""
+    """Values in a user's file about this model."""
     path = profile_of(model)
     file = read_file(path if path.is_file() else None, warn)
     short = option_paths() | {"system": "chat.system"}
@@ -268,7 +268,7 @@ def profile_values(model: str, sections: Sequence[str], warn: Callable[[str], No
     return mine(file_values(File(file.where, named), all_keys(), warn), usable_keys(sections))
 
 
-MODEL_SECTIONS = ("engine", "sampling")  # what one model can have of its own
+MODEL_SECTIONS = ("engine", "sampling")  # sections that one model can have of its own
 
 
 def option_paths() -> dict[str, str]:
@@ -285,7 +285,7 @@ def option_paths() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What a file says, and which it is."""
+    """A settings file and its values."""
 
     where: str = ""
     content: dict[str, Any] = field(default_factory=dict)

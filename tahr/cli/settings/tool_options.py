@@ -16,7 +16,7 @@ CHOICES = ("auto", "none", "required")
 
 
 def add_tools(parser: argparse.ArgumentParser) -> None:
-    """What the model may call, and how its thinking is shown."""
+    """Add the options of tools, and of how thinking is shown."""
     group = parser.add_argument_group("tools and thinking")
     group.add_argument("--tools", type=Path, metavar="FILE", help="a JSON list of functions the model may call")
     group.add_argument("--tool-choice", metavar="X", help="auto, none, required, or the name of one function")

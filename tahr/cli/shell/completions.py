@@ -62,7 +62,7 @@ complete -o default -F _tahr tahr"""
 
 
 def bash_case(verb: VerbRow) -> str:
-    """What to do after a verb: the choices of the option before, else options, else models."""
+    """Completions after a verb: the choices of the option before, else options, else models."""
     flags = " ".join(flag for option in verb.options for flag in option.flags)
     choices = [(option.flags, option.choices) for option in verb.options if option.choices]
     values = "".join(f" {'|'.join(names)}) words='{' '.join(of)}' ;;" for names, of in choices)

@@ -11,7 +11,7 @@ class OptionRow:
 
     flags: tuple[str, ...]
     help: str
-    takes: str = ""  # what its value is called; empty: it takes none
+    takes: str = ""  # name of its value; empty: it takes none
     choices: tuple[str, ...] = ()
     is_optional: bool = False  # the value may be left out
 
@@ -22,7 +22,7 @@ class VerbRow:
 
     names: tuple[str, ...]
     help: str
-    arguments: tuple[OptionRow, ...]  # without flags: MODEL and the like
+    arguments: tuple[OptionRow, ...]  # positional arguments, such as MODEL
     options: tuple[OptionRow, ...]
     examples: str
 

@@ -1,4 +1,4 @@
-"""What people read on stderr, and the two forms replies take on stdout."""
+"""Notes on stderr for people, and the two forms of replies on stdout."""
 
 import json
 import sys

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-ECHO_FIELD = 3  # of termios attributes: local modes
+ECHO_FIELD = 3  # index of the local modes in termios attributes
 # Lines that come this soon after another were pasted into a terminal that does not mark pastes: nobody types so fast.
 PASTE_S = 0.03
 MARK_PASTES = b"\x1b[?2004h"

@@ -52,8 +52,8 @@ class Wrapping:
         self._n_word = 0
 
     def __call__(self, text: str) -> str:
-        """What to write for a further piece."""
-        width = self._columns() - 1  # at the last column terminals differ
+        """Output for one more piece."""
+        width = self._columns() - 1  # terminals differ at the last column
         return "".join(self._char(char, width) for char in text)
 
     def _char(self, char: str, width: int) -> str:

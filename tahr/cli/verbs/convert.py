@@ -12,7 +12,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to read, where to write."""
+    """Add the options of input and output."""
     parser.epilog = EXAMPLES
     parser.add_argument("model", metavar="IN", help="a checkpoint directory, or a model's name")
     parser.add_argument("out", type=Path, metavar="OUT", help="the GGUF to write")

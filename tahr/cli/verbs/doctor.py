@@ -51,7 +51,7 @@ def check_model(model: str, quant: str | None) -> int:
 
 
 def plan_here(files: "ModelFiles") -> "Placement":
-    """What a load of these files would take on this machine's usual backend."""
+    """Plan a load of these files on this machine's usual backend."""
     from tahr.backends import open_backend
     from tahr.config import EngineConfig
     from tahr.loading.sizing import plan_of
@@ -97,7 +97,7 @@ def machine() -> list[str]:
 
 
 class Found(NamedTuple):
-    """What could be found out of a model: its files if they are here, and what prevented the rest."""
+    """Facts about a model: its files if they are here, and the reason why the rest is missing."""
 
     text: str
     files: "ModelFiles | None" = None
@@ -105,12 +105,12 @@ class Found(NamedTuple):
 
 
 def describe_model(model: str, quant: str | None = None, revision: str | None = None) -> str:
-    """What the name stands for, whether it is here, its size, and whether Tahr runs it."""
+    """Describe a model: the meaning of its name, whether it is here, its size, and whether Tahr runs it."""
     return look_up(model, quant, revision).text
 
 
 def look_up(model: str, quant: str | None = None, revision: str | None = None) -> Found:
-    """The same, with the files that are here."""
+    """Find the facts about a model, with the files that are here."""
     from tahr import hub
     from tahr.loading.unfit import unfit_for
 
@@ -135,7 +135,7 @@ def look_up(model: str, quant: str | None = None, revision: str | None = None) -
 
 
 def remote_facts(ref: "Ref") -> tuple[list[str], str]:
-    """What the source says of a model that is not here, and what prevented it from saying so."""
+    """Facts about a model from its source, and the error where it gave none."""
     from tahr import hub
     from tahr.hub.progress import human_bytes
     from tahr.models.loader.runnable import refuse_unsupported

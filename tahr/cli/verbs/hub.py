@@ -20,11 +20,11 @@ examples:
 
 # Options that do something for some actions alone; above all, `rm` removes a model in all its revisions.
 ONLY = {"revision": ("pull", "list"), "force": ("rm",), "verify_sha256": ("list",)}
-PLACES = ("HF_HUB_CACHE", "TAHR_HOME")  # what --cache sets for this call
+PLACES = ("HF_HUB_CACHE", "TAHR_HOME")  # variables that --cache sets for this call
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to do, with which model."""
+    """Add the actions and the model."""
     parser.epilog = EXAMPLES
     parser.add_argument("action", choices=tuple(ACTIONS), help="what to do")
     parser.add_argument("model", nargs="?", metavar="MODEL", help="which model; without it, `list` shows all")

@@ -21,7 +21,7 @@ examples:
   tahr info model.gguf --tensors     name, shape, format and size of every tensor
   tahr info model.gguf --json        the same facts for programs"""
 
-MOST_ITEMS = 64  # of a metadata array: a vocabulary is told by its length
+MOST_ITEMS = 64  # limit on a metadata array: a vocabulary is told by its length
 MOST_SHOWN = 70  # characters of a metadata value
 PROBE_SHAPE = (32, 256)  # holds whole blocks of every format
 
@@ -106,7 +106,7 @@ def formats(source: "OpenedModel") -> dict[str, dict[str, int]]:
 
 
 def kernels_here(source: "OpenedModel") -> dict[str, str]:
-    """What this machine would multiply each format of matrix with: asked of the backend with a matrix of zeros."""
+    """Kernels of this machine for each format of matrix: the backend is tried with a matrix of zeros."""
     import numpy as np
 
     from tahr.backends import open_backend

@@ -15,7 +15,7 @@ A quantised base is rounded again where the adapter changes it: merge into a flo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to read, where to write."""
+    """Add the options of input and output."""
     parser.epilog = EXAMPLES
     parser.add_argument("model", metavar="BASE", help="a GGUF, a checkpoint directory, or a model's name")
     parser.add_argument("adapter", type=Path, metavar="ADAPTER", help="a folder as PEFT saves it, or a GGUF adapter")

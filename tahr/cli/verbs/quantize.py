@@ -13,7 +13,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to read, where to write, in which formats."""
+    """Add the options of input, output and formats."""
     parser.epilog = EXAMPLES
     parser.add_argument("model", metavar="IN", help="a GGUF, a checkpoint directory, or a model's name")
     parser.add_argument("out", type=Path, metavar="OUT", help="the GGUF to write")

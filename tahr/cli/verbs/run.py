@@ -41,8 +41,8 @@ Replies are all that is written to stdout; everything else goes to stderr. Witho
 Standard input is read only where there is no prompt, or where -p or -f is `-`."""
 
 EXIT_INTERRUPTED = 128 + 2
-DEFAULT_ADDRESS = "http://127.0.0.1:8080"  # of `tahr serve`
-SECTIONS = ("sampling", "engine", "chat")  # of the settings
+DEFAULT_ADDRESS = "http://127.0.0.1:8080"  # address of `tahr serve`
+SECTIONS = ("sampling", "engine", "chat")  # sections of the settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
 def run_attached(
     args: argparse.Namespace, name: str | None, grammar: "Grammar | None", requested: dict[str, Any]
 ) -> int:
-    """The same with a model that a server has loaded."""
+    """Chat with a model that a server has loaded."""
     from tahr.cli.chat.conversation import Conversation
     from tahr.cli.chat.prompt import read_prompt
     from tahr.cli.chat.remote import RemoteModel, ServerClient
@@ -220,7 +220,7 @@ def prefix_files(llm: "LLM", name: str, quantization: str | None, quantize: str 
 
 
 def silent(text: str) -> None:
-    """What --quiet does with a note."""
+    """Drop a note, for --quiet."""
 
 
 def is_base_model(llm: "LLM", system: str | None) -> bool:

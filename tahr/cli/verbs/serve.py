@@ -96,7 +96,7 @@ WATCHING = (
     Option(("--chrome-trace",), "chrome_trace", str, "the same for chrome://tracing or Perfetto"),
     Option(("--request-dump-dir",), "request_dump_dir", str, "a folder that gets a folder per request, without texts"),
 )
-SECTIONS = ("sampling", "engine", "server")  # of the settings
+SECTIONS = ("sampling", "engine", "server")  # sections of the settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -58,7 +58,7 @@ def path_of(model: str) -> Path:
 
     path = expanded(model)
     if path.is_file() or any((path / name).exists() for name in (WHOLE_NAME, INDEX_NAME)):
-        return path  # also a bare folder of weights, without the config.json that running them takes
+        return path  # a bare folder of weights will do, without the config.json that running them takes
     files = resolve(model, download=False)
     # Several safetensors files have an index, which the folder stands for; any part of a GGUF stands for all.
     return files.path if files.format == "safetensors" and len(files.weights) > 1 else files.weights[0]

@@ -19,8 +19,8 @@ class Adapters:
 
     def __init__(self, port: AdapterPort, model_name: str = "the model"):
         self.model_name = model_name
-        self.default = NO_STACK  # of sequences that name none
-        self.n_used = 0  # by sequences, each as often as it is used
+        self.default = NO_STACK  # stack of sequences that name none
+        self.n_used = 0  # uses by sequences, each as often as it is used
         self._port = port
         self._by_name: dict[str, LoadedAdapter] = {}
         self._free = list(range(MAX_ADAPTERS, 0, -1))  # slots

@@ -1,1 +1,1 @@
-"""What a request brings to sampling: its parameters, its random numbers, and its logit processors."""
+"""A request's part in sampling: its parameters, its random numbers, and its logit processors."""

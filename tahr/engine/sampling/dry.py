@@ -49,13 +49,13 @@ class Dry:
         )  # 1e4 / 5e-324 overflows
 
     def penalties(self, tokens: ListOf[int]) -> dict[int, float]:
-        """What to take from each token that would prolong a repeat: multiplier * base ** (length - allowed length)."""
+        """Penalties of tokens that would prolong a repeat: multiplier * base ** (length - allowed length)."""
         window = tokens if self.last_n < 0 else tokens[max(0, len(tokens) - self.last_n) :]
         reach = min(self._reach(window), self.longest)
         if reach < self.allowed:
             return {}
         following, lengths = repeats(np.frombuffer(array("q", window), np.int64), reach)
-        order = np.argsort(lengths)  # of several repeats before one token the longest counts: it comes last
+        order = np.argsort(lengths)  # the longest of several repeats before one token counts: it comes last
         order = order[np.count_nonzero(lengths < self.allowed) :]
         hit = following[order]
         longest = lengths[order]

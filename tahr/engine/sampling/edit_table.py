@@ -6,7 +6,7 @@ import numpy as np
 
 from tahr.backends.sampling.sample_rows import Floats, Ints
 
-NEUTRAL = (0.0, 1.0, 0.0)  # before, penalty, after: what changes nothing
+NEUTRAL = (0.0, 1.0, 0.0)  # no change: before, penalty, after
 
 
 class EditTable:

@@ -60,7 +60,7 @@ class PresenceAndFrequency:
         self._frequency = np.float32(frequency)
         self._counts: dict[int, int] = {}
         self._dry = dry
-        self._repeated: dict[int, float] = {}  # what DRY takes from some tokens at the moment
+        self._repeated: dict[int, float] = {}  # current penalties of DRY
 
     def update(self, table: EditTable, tokens: ListOf[int], n_prompt: int, n_seen: int) -> None:
         generated = tokens[max(n_seen, n_prompt) :]
@@ -82,7 +82,7 @@ class MinTokens:
     """Bans what would end the request before it has min_tokens."""
 
     def __init__(self, ends: Iterable[int], min_tokens: int, before: dict[int, float]):
-        self._before = {token: before.get(token, 0.0) for token in ends}  # what holds for them afterwards
+        self._before = {token: before.get(token, 0.0) for token in ends}  # values for them afterwards
         self._min_tokens = min_tokens
 
     def update(self, table: EditTable, n_generated: int) -> None:
@@ -106,7 +106,7 @@ class LogitProcessors:
         self._restart()
 
     def fork(self) -> "LogitProcessors":
-        """The same for another text."""
+        """A copy for another text."""
         other = object.__new__(LogitProcessors)
         other.__dict__.update(self.__dict__)
         other._restart()

@@ -75,7 +75,7 @@ class Sampler:
         self._is_draft = is_draft  # nobody sees its log-probabilities
         self._batch: SampleBatch | None = None
         self.filler = MaskFiller()
-        self._memory = [words(0, 0), words(0, 0)]  # of masks
+        self._memory = [words(0, 0), words(0, 0)]  # memory of masks
 
     def prepare(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> SampleBatch:
         """Begin what does not need the logits: the masks of grammars. Request i takes row `source[i]`."""
@@ -85,14 +85,14 @@ class Sampler:
         return batch
 
     def batch(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> SampleBatch:
-        """The same without the masks, for a caller that begins them."""
+        """Make the batch without its masks, for a caller that begins them."""
         batch = self._batch
         if batch is None or not batch.holds(requests, source):
             batch = SampleBatch(requests, source, self._n_vocab, self._is_draft, self._mask_memory)
             batch.host_bound = self._executor.host_samples(batch.rows)
             self._batch = batch
         if batch.has_masks:
-            batch.finish_masks()  # of a step that failed before it sampled
+            batch.finish_masks()  # left by a step that failed before it sampled
         return batch
 
     def _mask_memory(self, n: int, n_words: int) -> Words:

@@ -1,4 +1,4 @@
-"""What one request brings to the sampling of its tokens."""
+"""One request's part in the sampling of its tokens."""
 
 import sys
 from collections.abc import Iterable
@@ -112,14 +112,14 @@ class SampleRequest:
         self.grammar = grammar
         self.row = sampling.row
         has_more = sampling.processors or sampling.learns or sampling.n_logprobs is not None or grammar
-        self.is_plain = not has_more  # its row and its counter are all that sampling depends on
+        self.is_plain = not has_more  # sampling depends on its row and its counter alone
 
     @property
     def n_generated(self) -> int:
         return len(self.tokens) - self.n_prompt
 
     def after(self, tokens: ListOf[int], grammar: GrammarState | None = None) -> "SampleRequest":
-        """The same request as if it had sampled these tokens too, after which its grammar stands there."""
+        """The request after these tokens, with its grammar in that state."""
         return SampleRequest(self.sampling, [*self.tokens, *tokens], self.n_prompt, grammar)
 
     def edits(self, n_ahead: int = 0) -> EditTable:

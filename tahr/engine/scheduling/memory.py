@@ -41,7 +41,7 @@ class SequenceMemory:
         self.limits = limits
         self.prefix = prefix
         self.queues = {output: WaitingQueue(POLICIES[order]) for output in Output}
-        self.running: list[Sequence] = []  # in the order of their ranks
+        self.running: list[Sequence] = []  # sequences in the order of their ranks
         self.token_slots = TokenSlots(2 * limits.n_seqs)  # half of them may wait for a step to land
         self.n_preempted = 0
         self._n_running = dict.fromkeys(Output, 0)
@@ -177,7 +177,7 @@ class SequenceMemory:
             for page in table.held:
                 table.pool.drop_hash(page)
         if self.prefix and seq.hashes:
-            self.prefix.remove(seq.hashes, seq.tokens)  # also pages it has released because a window has left them
+            self.prefix.remove(seq.hashes, seq.tokens)  # pages that a window has left are released already
 
     # ---- admitting ---------------------------------------------------------------------------------------------------
 
@@ -328,7 +328,7 @@ class SequenceMemory:
         seq.stats.n_preempted += 1
         self._stop_running(seq)
         self._release(seq)
-        seq.blocked_until = self._n_launched  # what is in flight for it may still sample a token
+        seq.blocked_until = self._n_launched  # steps in flight may still sample a token for it
         seq.enter(State.PREEMPTED)
 
     def _stop_running(self, seq: Sequence) -> None:

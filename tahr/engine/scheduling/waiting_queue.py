@@ -81,5 +81,5 @@ class WaitingQueue:
     def _pass_over(self, seq: Sequence) -> None:
         seq.n_passed += 1
         if seq.n_passed == PATIENCE:
-            seq.rank = (0, 0, seq.id)  # for good: it must not be preempted by those it waited for
+            seq.rank = (0, 0, seq.id)  # this rank is final: those it waited for must not preempt it
             heappush(self._by_rank, (seq.rank, seq))

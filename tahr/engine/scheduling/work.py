@@ -1,4 +1,4 @@
-"""What a step may hold, and what it holds: the limits, the prefill budget, and the work of its sequences."""
+"""Limits of a step, its prefill budget, and the work of its sequences."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ MAX_CHUNK = 65536  # tokens of one prompt in one step
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """What one step may hold."""
+    """Limits of one step."""
 
     n_seqs: int  # sequences that run at once
     n_prefill_seqs: int  # sequences that prefill in one step
@@ -22,15 +22,15 @@ class SchedulerLimits:
     prefill_chunk: int  # tokens of one sequence
     n_prefill_tokens: int  # tokens of all that prefill; the first one gets its chunk even if that is more
     n_active_prefill_tokens: int | None = None  # the most of either while others decode; None: as `mixed_s` says
-    mixed_s: float = 0.1  # what a step with prompts should take while others decode, so that these do not wait long
-    n_decoding_first: int = 0  # while fewer decode, they wait until the prompts that fit are prefilled
+    mixed_s: float = 0.1  # goal for a step with prompts while others decode, so that these do not wait long
+    n_decoding_first: int = 0  # prompts go first while fewer sequences decode
     n_decode_tokens: int = 1  # a sequence with at most so many tokens to compute decodes: one, and its drafts
     n_row_tokens: int = 64  # prefilled tokens whose rows are wanted (scored prompts, for example)
     whole_texts: bool = False  # a sequence is computed in one step, or waits
     admit_below: float = 0.9  # share of the pool that admission may fill; the rest is for running sequences to grow
 
     def for_hidden_rows(self) -> "SchedulerLimits":
-        """The same for steps that give hidden rows: they are small, so that every token may have one."""
+        """A copy for steps that give hidden rows: they are small, so that every token may have one."""
         return replace(self, n_prefill_seqs=self.n_seqs, n_row_tokens=self.n_tokens)
 
     @property
@@ -73,7 +73,7 @@ class StepWork:
     samples: list[bool] = field(default_factory=list)
     n_rows: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)  # the tokens of all items; one not known yet: see `StepInputs.ids`
-    copies: list[PageCopy] = field(default_factory=list)  # to make before the step
+    copies: list[PageCopy] = field(default_factory=list)  # copies to make before the step
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -117,10 +117,10 @@ class PrefillPace:
     """
 
     LEAST = 64  # tokens: smaller steps would cost prompts much and gain little
-    N_BITS = 4  # of the number of tokens, the others are zero
+    N_BITS = 4  # leading bits of the number of tokens that are kept
 
     def __init__(self, mixed_s: float) -> None:
-        self.mixed_s = mixed_s  # what a step should take
+        self.mixed_s = mixed_s  # goal for a step
         self.token_s = 0.0  # seconds of a token, over the last steps that told
 
     def learn(self, n_tokens: int, n_decoded: int, seconds: float) -> None:
@@ -139,7 +139,7 @@ class PrefillPace:
 
 
 class PrefillBudget:
-    """What is left of a step for sequences that prefill."""
+    """Remaining capacity of a step for sequences that prefill."""
 
     def __init__(self, limits: SchedulerLimits, n_most: int | None = None):
         self.n_seqs = limits.n_prefill_seqs

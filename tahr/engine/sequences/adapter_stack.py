@@ -11,7 +11,7 @@ class LoadedAdapter:
     path: str
     digest: str
     slot: int
-    scale: float  # where a request names none
+    scale: float  # default, where a request names none
     rank: int
     n_bytes: int
     base: str
@@ -21,7 +21,7 @@ class LoadedAdapter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdapterStack:
-    """What the weights of a sequence are changed by: the sum of some adapters, each scaled."""
+    """Changes to the weights of a sequence: the sum of some adapters, each scaled."""
 
     adapters: tuple[LoadedAdapter, ...]
     parts: tuple[tuple[int, float], ...]  # (slot, scale) of each

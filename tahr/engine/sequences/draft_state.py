@@ -1,4 +1,4 @@
-"""What the speculator knows of one sequence."""
+"""The speculator's state of one sequence."""
 
 from dataclasses import dataclass, field
 
@@ -14,10 +14,10 @@ class DraftState:
 
     acceptance: float  # running mean: how likely a guess is right if those before it are
     n_since_draft: int = 0  # tokens it got since something was last guessed
-    buffer: TokenBuffer | None = None  # its text, for looking up what followed the same words before
+    buffer: TokenBuffer | None = None  # its text, for looking up earlier continuations of the same words
     n_drafted: int = 0  # tokens whose keys and values the draft model has stored
     n_noted: int = 0  # full pages of them that others can find
-    grammars: list[GrammarState] = field(default_factory=list)  # where its grammar stands after each of its drafts
+    grammars: list[GrammarState] = field(default_factory=list)  # grammar states after each of its drafts
 
     def learn(self, n_proposed: int, n_right: int, n_tokens: int) -> None:
         """Count guesses: those that were right, and the first wrong one; nothing is known of those after it.

@@ -14,6 +14,6 @@ class ResolvedRequest:
 
     tokens: list[int]
     params: SamplingParams  # complete
-    new_writer: Callable[[], Writer]  # for each choice
+    new_writer: Callable[[], Writer]  # called for each choice
     reply_format: ReplyFormat | None = None  # tells reasoning and tool calls from text; None: it continues a text
     n_before: int = 0  # sequences for other prompts of the same client's request, which come first

@@ -53,7 +53,7 @@ STATE_AFTER = {
     "length": State.COMPLETED,
     "cancelled": State.CANCELLED,
     "error": State.FAILED,
-}  # by finish reason
+}  # keys are finish reasons
 
 
 @dataclass(eq=False, slots=True)
@@ -69,47 +69,45 @@ class Sequence:
     params: SamplingParams
     max_length: int  # tokens it may grow to: prompt + max_tokens, cut to the context
     writer: "Writer | None" = None
-    request: "SampleRequest | None" = None  # what the sampler knows of it
-    grammar: "GrammarState | None" = None  # of that request
-    may_be_forced: bool = False  # by its grammar, or because a block of thinking must end
+    request: "SampleRequest | None" = None  # the sampler's state
+    grammar: "GrammarState | None" = None  # grammar state of that request
+    may_be_forced: bool = False  # a grammar, or the end of a block of thinking, may force its next token
     is_plain: bool = False  # a token that does not end it becomes text, and that is all
     lora: AdapterStack = NO_STACK  # the adapters its weights are changed by
-    adapter: str = ""  # their digest: part of its block hashes
+    adapter: str = ""  # digest of the stack: part of its block hashes
     ends: frozenset[int] = frozenset()  # tokens that end it
-    id: int = field(default_factory=lambda: next(_ids))  # in the order of arrival
+    id: int = field(default_factory=lambda: next(_ids))  # numbers in the order of arrival
     state: State = State.WAITING
     n_prompt: int = 0
     computed: int = 0  # tokens whose keys and values are stored
     scheduled: int = 0  # tokens whose keys and values are stored once the steps in flight have landed
     n_ahead: int = 0  # tokens that steps in flight sample and that may be scheduled before the host knows them
-    token_slot: int = 0  # where its last sampled token lies before the host knows it; 0: it has none
-    host_bound: bool = False  # its next token depends on the last one by work of the host: it never runs ahead
-    speculates: bool = False  # its next tokens are guessed by the host, who must know the last one: likewise
+    token_slot: int = 0  # slot of its last sampled token before the host knows it; 0: it has none
+    host_bound: bool = False  # the host makes its next token from the last one: it never runs ahead
+    speculates: bool = False  # the host guesses its next tokens from the last one: likewise
     drafts: ListOf[int] = ()  # guesses of its next tokens, computed together with its last token
-    draft_state: "DraftState | None" = None  # what the speculator knows of it
+    draft_state: "DraftState | None" = None  # the speculator's state
     output: Output = Output.LOGITS
     first_row: int = NO_ROW  # rows from this position on are wanted, besides the last one
     sink: Callable[[Any], None] | None = None  # takes the rows, where no tokens are sampled from them
-    stays: bool = False  # with nothing left to compute it waits for more tokens, until it is closed
-    swapped_out: bool = False  # it was idle and has lost its pages: it is not queued again before its owner needs it
-    n_owned: int = 0  # its pages up to this token may be written: nobody else needs them
-    tables: list[PageTable] = field(default_factory=list)  # its pages, one table per pool
-    slot: int = 0  # of its state, in models that have one; 0: none
+    stays: bool = False  # open: waits for more tokens with nothing left to compute, until it is closed
+    swapped_out: bool = False  # idle, without its pages: not queued again before its owner needs it
+    n_owned: int = 0  # pages up to this token may be written: nobody else needs them
+    tables: list[PageTable] = field(default_factory=list)  # one page table per pool
+    slot: int = 0  # slot of its state, in models that have one; 0: none
     checkpoints: tuple[int, ...] = ()  # positions at which its state is to be kept for the prefix cache
     hashes: BlockHashes | None = None  # None: takes no part in the prefix cache
     forks: "list[Sequence]" = field(default_factory=list)  # the other choices of its request, until they are forked
     n_before: int = 0  # sequences of its request that come before it
-    turn: int = 0  # when it is admitted, among those that the policy holds for equal
+    turn: int = 0  # turn of admission, among those that the policy holds for equal
     rank: Rank = ()
     n_passed: int = 0  # times a younger one was admitted before it, while it was the oldest
-    last_step: int = 0  # in which it was scheduled
+    last_step: int = 0  # step in which it was scheduled last
     blocked_until: int = 0  # preempted: the last step that computed for it, which must land before it is admitted again
     finish_reason: str | None = None
     error: TahrError | None = None
-    logprobs: "list[SampledToken]" = field(default_factory=list)  # of the generated tokens, if asked for
-    prompt_logprobs: "list[SampledToken]" = field(
-        default_factory=list
-    )  # of the prompt's tokens but the first, if asked for
+    logprobs: "list[SampledToken]" = field(default_factory=list)  # generated tokens, if requested
+    prompt_logprobs: "list[SampledToken]" = field(default_factory=list)  # prompt tokens but the first, if requested
     stats: RequestStats = field(default_factory=RequestStats)
 
     def __post_init__(self) -> None:
@@ -118,7 +116,7 @@ class Sequence:
         self.may_be_forced = self.grammar is not None or self.params.thinking_budget is not None
         self.is_plain = not self.may_be_forced and self.params.logprobs is None
         if self.params.prompt_logprobs is not None and self.n_prompt > 1:
-            self.first_row = 0  # how likely each prompt token was, given those before it
+            self.first_row = 0  # rows of a prompt give the probabilities of its tokens
 
     @property
     def n_left(self) -> int:

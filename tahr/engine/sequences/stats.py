@@ -1,4 +1,4 @@
-"""What requests and the whole engine cost: cheap enough to be always on."""
+"""Costs of requests and of the whole engine: cheap enough to be always on."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,12 +18,12 @@ class RequestStats:
 
     n_prompt_tokens: int = 0
     n_generated_tokens: int = 0
-    n_cached_tokens: int = 0  # of the prompt, found in the prefix cache
+    n_cached_tokens: int = 0  # prompt tokens found in the prefix cache
     n_preempted: int = 0
     n_draft_tokens: int = 0
-    n_accepted_tokens: int = 0  # of them
+    n_accepted_tokens: int = 0  # accepted draft tokens
     arrived_at: float = field(default_factory=perf_counter)
-    started_at: float = 0.0  # its first tokens went into a step
+    started_at: float = 0.0  # time of the step with its first tokens
     first_token_at: float = 0.0
     last_token_at: float = 0.0
     chunk_ends: list[tuple[int, float]] = field(default_factory=list)  # tokens after each step of its prefill, and when
@@ -67,7 +67,7 @@ class RequestStats:
         return 1e3 / speed if speed else 0.0
 
     def parts(self) -> Iterator[tuple[str, float, float]]:
-        """What it was doing, from when to when; only what came about."""
+        """Phases of a request, with begin and end; only those that came about."""
         for name, (begin, end) in PARTS.items():
             begun = getattr(self, begin)
             ended = getattr(self, end)
@@ -97,7 +97,7 @@ class EngineStats:
     requests_cancelled: int = 0
     steps: int = 0
     tokens_prefilled: int = 0
-    tokens_decoded: int = 0  # of sequences that decode
+    tokens_decoded: int = 0  # tokens of decoding sequences
     tokens_generated: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
@@ -123,7 +123,7 @@ class StatsSnapshot(EngineStats):
 
     requests_running: int = 0
     requests_waiting: int = 0
-    requests_prefilling: int = 0  # of those that run
+    requests_prefilling: int = 0  # running requests in prefill
     max_batch_size: int = 0
     page_size: int = 0
     kv_dtype: str = ""
@@ -134,10 +134,10 @@ class StatsSnapshot(EngineStats):
     prefix_misses: int = 0
     prefix_evictions: int = 0
     prefix_tokens_cached: int = 0
-    prefix_bytes_cached: int = 0  # of their keys and values
+    prefix_bytes_cached: int = 0  # bytes of cached keys and values
     prefix_tokens_reused: int = 0
     prefix_enabled: bool = False
-    spec_drafts: int = 0  # of sequences, each of one or more tokens
+    spec_drafts: int = 0  # drafts of one or more tokens each
     spec_draft_tokens: int = 0
     spec_accepted_tokens: int = 0
 

@@ -29,7 +29,7 @@ class TokenBuffer:
         self._n = len(tokens)
 
     def continuation(self, n_most: int) -> list[int]:
-        """What came after the longest earlier repeat of the last tokens, the latest of several; [] without one."""
+        """The continuation of the longest earlier repeat of the last tokens, the latest of several; [] without one."""
         text = self._tokens[: self._n]
         if self._n <= MIN_MATCH or n_most < 1:
             return []

@@ -1,4 +1,4 @@
-"""What the engine asks of the writer of a sequence: tokens go in, deltas come out."""
+"""The engine's view of a sequence's writer: tokens go in, deltas come out."""
 
 from typing import Protocol
 

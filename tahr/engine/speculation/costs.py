@@ -1,11 +1,11 @@
-"""What steps cost, as measured: seconds of a step in which sequences decode, by the number of its tokens."""
+"""Measured costs of steps: seconds of a step in which sequences decode, by the number of its tokens."""
 
 from collections import deque
 from dataclasses import dataclass, field
 
 N_KEPT = 9  # measurements of each size: the shortest counts, because other programs run too
-FIRST_GUESS = 0.25  # what a token more is taken to cost while nothing is known: this part of the cost of one
-GUESS_WEIGHT = 0.1  # of that guess beside what was measured: it counts where the sizes lie close together
+FIRST_GUESS = 0.25  # share of one token's cost that a further one is taken to cost while nothing is known
+GUESS_WEIGHT = 0.1  # weight of that guess beside measurements: it counts where the sizes lie close together
 DOUBT = 2  # measurements that the line counts for beside those of one size
 STALE_AFTER = (
     512  # steps after which a size is forgotten that has not come again: texts grow, and a bad one must not stay
@@ -30,7 +30,7 @@ class StepCosts:
     def __init__(self) -> None:
         self._sizes: dict[int, Measured] = {}
         self._n_steps = 0
-        self.token_s = 0.0  # what a token takes in steps of many, a better first guess; 0: unknown
+        self.token_s = 0.0  # cost of a token in steps of many, a better first guess; 0: unknown
         self._line: tuple[float, float] | None = None  # seconds of no tokens, seconds per token
 
     def measure(self, n_tokens: int, seconds: float) -> None:
@@ -50,7 +50,7 @@ class StepCosts:
                     known.seconds.clear()
 
     def seconds(self, n_tokens: int) -> float:
-        """What a step of so many tokens is expected to take; 0 while nothing is known.
+        """The expected time of a step of `n_tokens`; 0 while nothing is known.
 
         A size that was measured often stands for itself, one that was not is on the line.
         """
@@ -64,7 +64,7 @@ class StepCosts:
 
     @property
     def per_token(self) -> float:
-        """What a token more is expected to take."""
+        """The expected time of one token more."""
         return self._fitted()[1]
 
     def _fitted(self) -> tuple[float, float]:

@@ -21,7 +21,7 @@ from tahr.engine.step.steps import Steps
 from tahr.errors import TahrError
 from tahr.executor.protocol import Handle
 
-MANY_TOKENS = 64  # of a pass, that tell what a token takes
+MANY_TOKENS = 64  # size of a pass that tells the cost of a token
 
 
 class DraftModelProposer:
@@ -37,7 +37,7 @@ class DraftModelProposer:
         self.steps = steps
         self._n_chunk = n_chunk
         self._costs = StepCosts()
-        self._hashes: dict[int, bytes] = {}  # by page: the block hash of the text it was computed for
+        self._hashes: dict[int, bytes] = {}  # block hash of the text that each page was computed for
 
     def may_propose(self, seq: Sequence) -> bool:
         return True
@@ -46,7 +46,7 @@ class DraftModelProposer:
         return self._costs.seconds(n_seqs)
 
     def first_seconds(self, seq: Sequence) -> float:
-        """It computes what it has missed of the text first."""
+        """The time to compute the text it has missed, before its first draft."""
         return self._costs.seconds(len(seq.tokens) - state_of(seq).n_drafted)
 
     def warm_next(self) -> bool:
@@ -160,7 +160,7 @@ class DraftPass(NamedTuple):
 
     sequences: list[Sequence]
     handle: Handle
-    ready: ReadyBatch  # what they are sampled from
+    ready: ReadyBatch  # samples of the step
     known_to_device: bool  # the next pass may refer to them before they are collected
 
 

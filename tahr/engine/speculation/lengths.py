@@ -15,9 +15,9 @@ WORTH = 1.05  # the gain below which nothing is drafted: less is within the erro
 
 
 class Prospect(NamedTuple):
-    """What drafting for a sequence promises."""
+    """Prospects of drafting for a sequence."""
 
-    acceptance: float  # how likely a guess is right if those before it are
+    acceptance: float  # probability of a guess, if those before it are right
     first_s: float = 0.0  # seconds before its first draft, as a share of each step that is left of its reply
 
 

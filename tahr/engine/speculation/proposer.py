@@ -1,4 +1,4 @@
-"""What guesses: one interface for all proposers."""
+"""Sources of guesses: one interface for all proposers."""
 
 from collections.abc import Sequence as ListOf
 from typing import NamedTuple, Protocol
@@ -16,16 +16,16 @@ class DraftRequest(NamedTuple):
 class Proposer(Protocol):
     """Guesses the next tokens of sequences. A wrong guess costs time, never a token."""
 
-    prior: float  # how likely a guess is right, as long as nothing is known
+    prior: float  # probability of a guess, as long as nothing is known
 
     def may_propose(self, seq: Sequence) -> bool:
         """Whether there would be a guess, as far as the tokens that are known tell."""
 
     def pass_seconds(self, n_seqs: int) -> float:
-        """What it takes to draft one token more for each of so many sequences."""
+        """The time to draft one token more for each of `n_seqs` sequences."""
 
     def first_seconds(self, seq: Sequence) -> float:
-        """What it takes to draft one token for a sequence for which nothing was drafted lately."""
+        """The time to draft one token for a sequence without recent drafts."""
 
     def propose(self, requests: ListOf[DraftRequest]) -> None:
         """Give each sequence its drafts; none where there is nothing to guess."""

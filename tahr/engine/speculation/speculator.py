@@ -20,15 +20,15 @@ log = logging.getLogger("tahr.engine")
 
 PROBE_AFTER = 32  # steps after which sequences for which nothing was guessed get one guess: things may have changed
 MOST_PATIENCE = 1024  # a batch for which guesses keep failing gets one after twice as many steps each time, up to these
-REPLY_TOKENS = 256  # that a reply is taken to have left at most: they repay what must be done before its first draft
-PROBE_SHARE = 0.01  # of the time in which nothing was guessed, that such guesses may cost
+REPLY_TOKENS = 256  # tokens that a reply has left at most, as assumed: they repay the work before its first draft
+PROBE_SHARE = 0.01  # share of the time without guesses that probing may cost
 
 
 @dataclass(slots=True)
 class SpeculationStats:
-    """What was guessed so far."""
+    """Counts of guesses so far."""
 
-    n_drafts: int = 0  # of sequences, each of one or more tokens
+    n_drafts: int = 0  # drafts of one or more tokens each
     n_draft_tokens: int = 0
     n_accepted_tokens: int = 0
 
@@ -46,11 +46,12 @@ class Speculator:
         self.failed = False  # the proposer has raised an error
         self.stats = SpeculationStats()
         self.costs = StepCosts()
-        self._acceptance = proposer.prior  # of all sequences: what a new one begins with
+        self._acceptance = proposer.prior  # acceptance of all sequences: a new one begins with it
         # steps since anything was guessed, and their seconds
         self._n_idle = 0
         self._idle_s = 0.0
-        self._patience = PROBE_AFTER  # how many there may be before some get a guess, whatever it is expected to bring
+        # steps without guesses before some are probed, whatever they are expected to bring
+        self._patience = PROBE_AFTER
 
     # ---- before a step ----------------------------------------------------------------------------------------
 

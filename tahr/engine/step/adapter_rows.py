@@ -16,7 +16,7 @@ class AdapterRows:
     def __init__(self, adapters: AdapterPort):
         self._tokens = adapters.rows(Rows.TOKENS)
         self._logits = adapters.rows(Rows.LOGITS)
-        self.n_rounds = 0  # of the last step: 0 if none of its sequences has an adapter
+        self.n_rounds = 0  # rounds of the last step: 0 if none of its sequences has an adapter
         self._filled: tuple[list[AdapterStack], ListOf[int], ListOf[int]] = ([], (), ())
 
     def forget(self) -> None:

@@ -49,12 +49,12 @@ class Batch:
         self._positions = step.positions.data
         self._seq_lens = step.seq_lens.data
         self._slots = [slots.data for slots in step.slot_mapping]
-        self.seq_lens: list[int] = []  # as in the step
+        self.seq_lens: list[int] = []  # the step's sequence lengths
         self.n_most = 0  # the most tokens that one sequence has in the step
         self._n = 0  # tokens of the last step
         self._counts: tuple[ListOf[int], ListOf[int]] = ((), ())  # tokens and rows of each sequence of the last step
-        self._owners: Ints = np.zeros(0, np.int32)  # by token: the sequence,
-        self._offsets: Ints = np.zeros(0, np.int32)  # and its place among the tokens of that sequence
+        self._owners: Ints = np.zeros(0, np.int32)  # sequence of each token
+        self._offsets: Ints = np.zeros(0, np.int32)  # place of each token in its sequence
         self._write_tokens = self._write_lengths = writer_of(0)  # write a number for each token and each sequence
 
     def fill(self, work: StepWork) -> None:
@@ -106,7 +106,7 @@ class Batch:
         step.slot_mapping[:, :n] = step.page_table[:, owners, places] * self.page_size + offsets
 
     def _fill_few(self, sequences: ListOf[Sequence], begins: ListOf[int], counts: ListOf[int]) -> None:
-        """The same in plain Python: right after a step NumPy's code is out of the caches, and costs more than this."""
+        """Fill in plain Python: right after a step NumPy's code is out of the caches, and costs more than this."""
         size = self.page_size
         write = self._write_tokens
         if len(begins) < self._n:

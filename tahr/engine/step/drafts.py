@@ -14,15 +14,15 @@ from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.step.draft_grammars import grammar_after
 from tahr.errors import TahrError
 
-Drafts = Mapping[int, ListOf[int]]  # by the id of the sequence
+Drafts = Mapping[int, ListOf[int]]  # drafts by the id of the sequence
 
 
 class AcceptedTokens(NamedTuple):
-    """What is left of a step's samples: one for each token that a sequence gets, in order."""
+    """Samples of a step that count: one for each token that a sequence gets, in order."""
 
     sampled: list[Sequence]
     tokens: ListOf[Sample]
-    accepted: dict[int, int]  # by the id of each sequence with drafts: how many of them were right
+    accepted: dict[int, int]  # accepted drafts by the id of each sequence with drafts
 
 
 def drafted_request(seq: Sequence, n: int) -> SampleRequest:

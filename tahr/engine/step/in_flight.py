@@ -18,15 +18,15 @@ class InFlight:
     work: StepWork
     samples: SamplePlan
     request: StepRequest
-    lengths: list[int]  # of the texts before the tokens to sample
+    lengths: list[int]  # lengths of texts before the tokens to sample
     slots: list[int]  # the token slots that samples go to
     began: float
-    n_first_runs: int  # of plans before this step: if there are more, how long it took says nothing about others
+    n_first_runs: int  # first runs of plans before this step: if there are more, its time says nothing about others
     handle: Handle | None = None  # None: it is not launched yet
     waits: bool = False  # sampling waits until the host knows the tokens before, for the grammars' sake
     has_run_ahead: bool = False  # a step that waits: its sequences may be scheduled for the tokens it will sample
-    masks: SampleBatch | None = None  # that are being filled
-    sampled: ReadyBatch | None = None  # what its tokens are being sampled from
+    masks: SampleBatch | None = None  # masks that are being filled
+    sampled: ReadyBatch | None = None  # samples under way
     void: frozenset[int] = frozenset()  # sequences, by id, whose samples do not count: tokens were forced meanwhile
 
     @property

@@ -24,15 +24,15 @@ class SamplePlan:
         samples = work.samples
         ids = [seq.id for seq in sequences]
         ends = list(accumulate(work.n_rows))
-        # By age, so that requests keep their places when one of them is scheduled in another order.
+        # Sorted by age, so that requests keep their places when one of them is scheduled in another order.
         items = sorted(range(len(ids)), key=ids.__getitem__)
-        self._owners = [i for i in items if samples[i] and sequences[i].request]  # by token: the item it belongs to
+        self._owners = [i for i in items if samples[i] and sequences[i].request]  # item of each token
         self.sampled = [sequences[i] for i in self._owners]
         self.requests = [request for seq in self.sampled if (request := seq.request)]
         self.rows = [ends[i] - 1 for i in self._owners]  # the row of logits each token is sampled from
         self.parents: list[Sequence] = []  # the sequences that the others of `sampled` are forked from
-        self.drafts: dict[int, ListOf[int]] = {}  # by the id of the sequence
-        self._n_after: list[int] = []  # by token: drafts of its sequence after its row; empty: there are none
+        self.drafts: dict[int, ListOf[int]] = {}  # drafts by the id of the sequence
+        self._n_after: list[int] = []  # drafts after each token's row; empty: there are none
         if [seq for seq in self.sampled if seq.drafts or seq.forks]:
             self._add_choices()
         self.constrained = [seq for seq in self.sampled if seq.grammar]

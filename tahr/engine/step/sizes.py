@@ -12,11 +12,11 @@ from tahr.backends.api import StepLimits
 from tahr.executor.output import Output
 from tahr.executor.protocol import PlanKey
 
-N_FIRST_RUNS = 2  # of a plan: a backend may compile in the first and capture in the second
+N_FIRST_RUNS = 2  # first runs of a plan: a backend may compile in the first and capture in the second
 MOST_LARGER = 1.25  # times the tokens of the smallest bucket, of one that is taken because its plan is warm
 MOST_FALLBACKS = 16  # steps that take such a bucket, until the smallest one makes its first runs after all
 N_PREPARED = 32  # plans that are prepared while the first of them wait for that
-STRIDES = (8, 4, 2, 1)  # in which buckets are warmed: soon there is a warm one not much larger than any
+STRIDES = (8, 4, 2, 1)  # order of warming buckets: soon there is a warm one not much larger than any
 
 Counts = tuple[int, int, int, int]  # tokens, rows, sequences, and the most tokens of one sequence
 
@@ -25,13 +25,13 @@ class StepSizes:
     """The sizes of one model's plans."""
 
     def __init__(self, buckets: ListOf[ListOf[StepLimits]], n_decode_tokens: int):
-        self.buckets = buckets  # by `Output`
-        self.n_first_runs = 0  # of plans, in which they compile or capture what later ones replay
+        self.buckets = buckets  # buckets by `Output`
+        self.n_first_runs = 0  # first runs of plans, in which they compile or capture the work of later ones
         self._n_decode_tokens = n_decode_tokens
         self._known: set[PlanKey] = set()  # plans that are recorded
         self._fresh: dict[PlanKey, int] = {}  # first runs that they have left
         self._n_fallbacks: dict[PlanKey, int] = {}  # steps that took another bucket in place of this one
-        self._adapters: tuple[int, ...] = ()  # what plans with adapters were recorded for
+        self._adapters: tuple[int, ...] = ()  # key of plans with adapters
         self._cold: deque[int] | None = None  # buckets whose plans may have first runs to make
 
     def choose(self, output: int, n_rounds: int, counts: Counts) -> int:

@@ -20,9 +20,9 @@ from tahr.grammar.masks import Forced, GrammarToken
 
 
 class StepOutput(NamedTuple):
-    """What a step brought."""
+    """Output of a step."""
 
-    tokens: ListOf[Sample]  # by the step's sampled sequences: a token each, or why there is none
+    tokens: ListOf[Sample]  # results by the step's sampled sequences: a token each, or the reason for none
     rows: Floats | None  # the wanted rows in the order of the work; None if the host needs none
 
 
@@ -87,7 +87,7 @@ class Steps:
         batch = None if step.waits else self.sampler.prepare(samples.requests, samples.rows)
         copies = take_copies() if take_copies else None
         request = step.request._replace(state_copies=copies) if copies else step.request
-        step.handle = self.run(request)  # on a CPU it empties the caches: the least possible is done right afterwards
+        step.handle = self.run(request)  # running empties a CPU's caches: the least possible is done right afterwards
         if batch:
             step.masks = batch
             self.sample(step)

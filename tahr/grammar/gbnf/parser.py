@@ -32,7 +32,7 @@ class Class:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a rule matches."""
+    """The text of another rule."""
 
     name: str
     parts: ClassVar[tuple["Node", ...]] = ()
@@ -47,14 +47,14 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """One of these."""
+    """Any one of some nodes."""
 
     parts: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The same several times."""
+    """A node several times in a row."""
 
     parts: tuple["Node"]
     least: int
@@ -173,7 +173,7 @@ def skip_space(reader: Reader, depth: int) -> None:
 
 
 def item(reader: Reader, depth: int) -> Node | None:
-    """What stands next in a sequence; None at its end."""
+    """The next node of a sequence; None at its end."""
     if reader.next == '"':
         return quoted(reader)
     if reader.next == "[":

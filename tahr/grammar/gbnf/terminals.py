@@ -81,7 +81,7 @@ class Splitter:
         return list(self._known.values())
 
     def split(self, node: Node) -> Node:
-        """The same node over terminals."""
+        """Rewrite a node over terminals."""
         if self._is_plain(node):
             return self._terminal(node)
         if isinstance(node, Series):
@@ -144,8 +144,8 @@ class Automaton:
     def __init__(self, rules: dict[str, Node], alphabet: Alphabet):
         self._rules = rules
         self._alphabet = alphabet
-        self._silent: list[list[int]] = []  # by state: where it goes without a character
-        self._moves: list[list[tuple[int, int]]] = []  # by state: characters, and where they lead
+        self._silent: list[list[int]] = []  # moves without a character, by state
+        self._moves: list[list[tuple[int, int]]] = []  # moves by state: characters, and their targets
 
     def facts(self, node: Node) -> tuple[int, int, bool]:
         """Characters it may begin with, characters that may continue a complete text, and whether it may be empty."""
@@ -203,7 +203,7 @@ class Automaton:
             left += self._added(*left.pop())
 
     def _added(self, node: Node, begin: int, end: int) -> list[Way]:
-        """The same; the ways that parts of the node are still to lead."""
+        """Add a node; the ways that its parts still have to lead are returned."""
         if isinstance(node, Class):
             self._moves[begin].append((self._alphabet.set_of(node), end))
             return []
@@ -251,14 +251,14 @@ def bits(number: int) -> Iterable[int]:
 
 
 class Lookahead:
-    """What a grammar over terminals may begin with, and what may follow its rules."""
+    """First terminals of a grammar, and those that may follow its rules."""
 
     def __init__(self, rules: dict[str, Node]):
         self._rules = rules
         self._firsts = dict.fromkeys(rules, 0)
         self._nullable = dict.fromkeys(rules, False)
         self._follows = dict.fromkeys(rules, 0)
-        self._waiting = Waiting(rules)  # to be checked, because what may follow them has changed
+        self._waiting = Waiting(rules)  # rules to check, because their followers have changed
 
     def holds(self) -> bool:
         """Whether the next character always decides, and the longest terminal is always right."""

@@ -12,7 +12,7 @@ from tahr.grammar.gbnf.parser import UNBOUNDED, Alternatives, Class, Node, Refer
 from tahr.grammar.gbnf.terminals import Terminal, split_terminals
 
 MAX_REGEX_CHARS = 200_000
-MAX_EXPANDED_CHARS = 4_000_000  # of all expressions together: rules may use each other again and again
+MAX_EXPANDED_CHARS = 4_000_000  # limit on all expressions together: rules may use each other again and again
 ROOT = "root"
 SOMETHING = r"/[\s\S]+/"  # a terminal is never empty
 
@@ -29,7 +29,7 @@ def to_lark(source: str) -> str:
                 raise GrammarError(f"The GBNF rule {name} uses {each}, which is not defined: add a rule {each}.")
     order = leaves_first(uses)
     expand = Expansion(rules, order)
-    if ROOT not in expand.regexes:  # it is recursive
+    if ROOT not in expand.regexes:  # a recursive root has no expression
         recursive = rules.keys() - set(order)
         return with_terminals(rules, recursive, expand) or by_characters(rules)
     regex = expand.regexes[ROOT]

@@ -1,4 +1,4 @@
-"""What an `InferenceEngine` is asked to be."""
+"""Configuration of an `InferenceEngine`."""
 
 from dataclasses import dataclass
 from os import PathLike, fspath
@@ -34,7 +34,7 @@ class InferenceConfig:
     def __post_init__(self) -> None:
         keep_conventions(self, {"context_size": (0, None)})
         check_ranges(self, self.RANGES)
-        for name in ("model_path", "tokenizer_path"):  # as text, which snapshots can hold
+        for name in ("model_path", "tokenizer_path"):  # texts, because snapshots hold no other type
             object.__setattr__(self, name, path_text(name, getattr(self, name)))
         object.__setattr__(self, "kv_dtype", kv_type(self.kv_dtype))
         if self.offload_policy is not None:

@@ -61,7 +61,7 @@ class InferenceEngine:
     def load_model_from_bytes(
         self, gguf_bytes: bytes | bytearray | memoryview, tokenizer_json: bytes | str | None = None
     ) -> None:
-        """The same from the bytes of a GGUF file, without a file system."""
+        """Load a model from the bytes of a GGUF file, without a file system."""
         self._take(load_bytes(self.config, gguf_bytes, tokenizer_json))
 
     def _take(self, model: LoadedModel) -> None:
@@ -134,7 +134,7 @@ class InferenceEngine:
         cancel: CancellationToken | None = None,
         progress: OnProgress | None = None,
     ) -> str:
-        """As `generate`, with other sampling parameters for this call alone."""
+        """Generate with other sampling parameters for this call alone."""
         model = self._model
         tokens = self.tokenize(prompt) if prompt != "" else []
         check_max_tokens(max_tokens)
@@ -308,12 +308,12 @@ class InferenceEngine:
         return self.embed_batch([text], pooling)[0]
 
     def embed_batch(self, texts: ListOf[str], pooling: Pooling | str | None = None) -> list[list[float]]:
-        """As `embed_with` for each text; they do not influence each other."""
+        """Embed each text like `embed_with`; they do not influence each other."""
         vectors: list[list[float]] = self.embed_numpy(texts, pooling).tolist()
         return vectors
 
     def embed_numpy(self, texts: ListOf[str], pooling: Pooling | str | None = None) -> Floats:
-        """The same as one array: [n_texts, width of a vector]."""
+        """Embed texts into one array: [n_texts, width of a vector]."""
         several = texts if isinstance(texts, list) else texts_of(texts)
         return embed(self._model.engine, [self.tokenize(text) for text in several], EmbeddingOptions(pooling))
 
@@ -380,7 +380,7 @@ class InferenceEngine:
 
     @staticmethod
     def snapshot_info(data: bytes) -> SnapshotInfo:
-        """What a snapshot says of itself, without loading a model."""
+        """The header of a snapshot, without loading a model."""
         return read_info(data)
 
     @classmethod

@@ -41,7 +41,7 @@ class LoadedModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What the model's files hold, in a few characters: read on first use, because files can be large."""
+        """A digest of the model's files in a few characters: made on first use, because files can be large."""
         return self.find_fingerprint()
 
 
@@ -76,7 +76,7 @@ def build(
 
 
 def engine_config(config: InferenceConfig) -> EngineConfig:
-    """What is asked of an engine for one text."""
+    """Configuration of an engine for one text."""
     return EngineConfig(
         backend=config.backend,
         n_threads=useful_threads(config.num_threads),

@@ -1,4 +1,4 @@
-"""What an `InferenceEngine` has done so far."""
+"""Counts of an `InferenceEngine`."""
 
 import time
 from collections.abc import Iterator

@@ -23,7 +23,7 @@ class KvCopy:
     layers: tuple[Bytes, ...]
     dtype: str
     model: object  # whose they are: restoring into another model is refused
-    states: tuple[Floats, ...] = ()  # of the layers that have one, after the last token: [1, *shape]
+    states: tuple[Floats, ...] = ()  # states after the last token: [1, *shape]
     adapter: str = ""  # the digest of the adapters they were computed with
 
     @property
@@ -32,16 +32,16 @@ class KvCopy:
 
     @property
     def rows(self) -> TextRows:
-        """The same without whose it is."""
+        """The rows without their owner."""
         return TextRows(self.layers, self.states)
 
     def compact(self) -> "KvCopy":
-        """The same in memory of its own."""
+        """A copy in memory of its own."""
         rows = self.rows.compact()
         return replace(self, layers=rows.layers, states=rows.states)
 
     def first(self, n_tokens: int) -> "KvCopy":
-        """The same for the beginning of the text; states cannot go back."""
+        """A copy for the beginning of the text; states cannot go back."""
         if n_tokens == len(self.tokens) and all(len(layer) == n_tokens for layer in self.layers):
             return self
         if self.states:
@@ -128,7 +128,7 @@ class Session:
             self._seq = None
 
     def copy(self) -> KvCopy:
-        """What is stored, in host memory. After an error the text is empty."""
+        """A copy of the text's rows in host memory. After an error the text is empty."""
         if self._seq:
             self._compute(self._feeder.resume, self._seq)
         pages, slot = self._held()

@@ -52,7 +52,7 @@ class ProgressReporter:
         self._began = self._reported = clock()
 
     def report(self, n_tokens: int, final: bool = False) -> None:
-        """So many tokens have been generated."""
+        """Report that `n_tokens` have been generated."""
         now = self._clock()
         if not final and now - self._reported < self._every_s:
             return

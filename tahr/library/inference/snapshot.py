@@ -35,18 +35,18 @@ START = struct.Struct("<8sII")
 DIGEST_BYTES = 32
 MAX_HEADER_BYTES = 1 << 24  # beside what follows it, of which it may have a part
 HEADER_PART = 16
-PROBE_BYTES = 8 << 20  # of each end of a file, for its fingerprint
+PROBE_BYTES = 8 << 20  # part of each end of a file that its fingerprint covers
 # of what is between: matrices of layers are about as large, or larger
 SAMPLE_BYTES = 4096
 SAMPLE_EVERY = 4 << 20
 MAX_SAMPLES = 4096
-TEXTS = ("model_path", "tokenizer_path", "backend", "origin")  # of the configuration
-MAX_NAME_BYTES = 255  # of a folder or file, on all usual disks
+TEXTS = ("model_path", "tokenizer_path", "backend", "origin")  # fields of the configuration
+MAX_NAME_BYTES = 255  # limit on a folder or file on all usual disks
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInfo:
-    """What a snapshot says of itself."""
+    """Header of a snapshot."""
 
     arch: str
     fingerprint: str
@@ -98,12 +98,12 @@ def pack(info: SnapshotInfo, rows: TextRows) -> bytes:
 
 
 def read_info(data: bytes) -> SnapshotInfo:
-    """What a snapshot holds, without loading a model."""
+    """Read the header of a snapshot, without loading a model."""
     return read_header(data)[0]
 
 
 def unpack(data: bytes) -> tuple[SnapshotInfo, TextRows]:
-    """What a snapshot holds, and its keys, values and states (views of `data`)."""
+    """Read a snapshot: its header, and its keys, values and states (views of `data`)."""
     info, begin = read_header(data)
     return info, parse_rows(data, begin, info.kv_shapes, info.state_bytes)
 
@@ -180,7 +180,7 @@ def parse(header: dict[str, Any]) -> SnapshotInfo:
 
 
 def refuse_odd_texts(config: dict[str, Any]) -> None:
-    """What names files, a backend or a model must be text that can."""
+    """Refuse texts that cannot name files, a backend or a model."""
     for name in TEXTS:
         text = config.get(name) or ""
         if not isinstance(text, str) or len(max(text.split("/"), key=len).encode("utf-8", "replace")) > MAX_NAME_BYTES:
@@ -222,7 +222,7 @@ def fingerprint_of_files(files: ListOf[Path]) -> str:
 
 
 def fingerprint_of_bytes(data: bytes) -> str:
-    """As that of a file with this content."""
+    """The fingerprint of a file with this content."""
     digest = hashlib.sha256()
     add(digest, len(data), lambda size, at: data[at : at + size])
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""What may be handed to `LLM` and `AsyncLLM`: each accepted form, and a sentence for every other."""
+"""Arguments of `LLM` and `AsyncLLM`: each accepted form, and a sentence for every other."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -19,7 +19,7 @@ KINDS: dict[str, Any] = {
     "loras": Iterable,
 }
 Prompt = str | list[int]  # a text, or its tokens
-Params = SamplingParams | Sequence[SamplingParams] | None  # for all prompts, or one for each
+Params = SamplingParams | Sequence[SamplingParams] | None  # params for all prompts, or one for each
 
 
 def model_name(model: Any) -> str | None:

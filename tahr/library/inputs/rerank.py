@@ -23,7 +23,7 @@ class RankedDocument:
 
 @dataclass(frozen=True, slots=True)
 class PairPlan:
-    """What is computed to score pairs: `texts`, of which pair i takes those at `firsts[i]` and `seconds[i]`.
+    """Work to score pairs: `texts`, of which pair i takes those at `firsts[i]` and `seconds[i]`.
 
     A cross-encoder's texts are the pairs themselves.
     """
@@ -58,7 +58,8 @@ def plan_pairs(
     if inputs.encoding is None:
         raise ConfigError("This model generates text and is not trained to compare texts: choose a reranker.")
     if inputs.scores_pairs:
-        openings = [inputs.encode_first(first, truncate) for first in firsts]  # before any pair: one may go with all
+        # goes before any pair: one opening may belong to all
+        openings = [inputs.encode_first(first, truncate) for first in firsts]
         pairs = ((openings[i % len(openings)], second) for i, second in enumerate(seconds))
         texts = [inputs.encode_pair(opening, second, truncate) for opening, second in pairs]
         return PairPlan(texts, [], [], is_cross=True, sigmoid=inputs.encoding.sigmoid)

@@ -12,7 +12,7 @@ from tahr.models.parts.encoding import Encoding
 from tahr.text.tokens.tokenizer import Tokenizer
 
 TO_CONTEXT = -1  # truncate to what the model takes
-# What requests call the two sides of a search, and the prompts that models have for them, the likeliest first.
+# Requests' names of the two sides of a search, and the prompts that models have for them, the likeliest first.
 INPUT_TYPES = {
     "query": ("query", "search_query", "retrieval_query", "Retrieval-query"),
     "document": ("document", "passage", "search_document", "retrieval_document", "Retrieval-document", "corpus"),
@@ -26,7 +26,7 @@ class TextInputs:
     tokenizer: Tokenizer
     encoding: Encoding | None  # None: the model generates, and has no prompts
     context_size: int
-    vector_width: int  # of embeddings, before they are cut
+    vector_width: int  # width of embeddings, before they are cut
     second_offset: int = 0  # added to the tokens of a pair's second text, see `ModelConfig.paired_types`
 
     @staticmethod

@@ -21,7 +21,7 @@ class ModelPair:
 
     engine: Engine
     tokenizer: Tokenizer
-    config: ModelConfig  # of the model, not of its draft
+    config: ModelConfig  # configuration of the model, not of its draft
     speculator: Speculator
     proposer: DraftModelProposer
 

@@ -53,7 +53,7 @@ class SpeculativeEngine:
 
     @property
     def stats(self) -> SpeculationStats:
-        """What was drafted and accepted so far."""
+        """Counts of drafted and accepted tokens."""
         return self._pair.speculator.stats
 
     def generate(self, prompt: str, max_tokens: int, callback: OnText | None = None) -> str:
@@ -86,7 +86,7 @@ class SpeculativeEngine:
         try:
             Driver(self._pair.engine).run(lambda: seq.done, on_events)
         finally:
-            self._pair.engine.abort(seq)  # if the callback raised: the next text must not be mixed with this one
+            self._pair.engine.abort(seq)  # the next text must not be mixed with this one if the callback raised
         if seq.error:
             raise seq.error
         assert seq.request

@@ -21,7 +21,7 @@ DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class SpeculativeText:
-    """What speculation adds to a session; random numbers follow from the seed and the length of the reply."""
+    """Speculation's part of a session; random numbers follow from the seed and the length of the reply."""
 
     n_tokens: int  # drafted at once, at most
     n_prompt: int  # tokens of the text that are the prompt

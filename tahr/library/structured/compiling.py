@@ -40,7 +40,7 @@ class Compiling:
 
 
 async def on_daemon_thread(work: Callable[[], GrammarState]) -> GrammarState:
-    """What `work` returns. The process may end before the thread does."""
+    """Run `work` on a thread that does not keep the process alive."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[GrammarState] = loop.create_future()
 

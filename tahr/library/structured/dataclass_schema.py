@@ -62,7 +62,7 @@ def list_schema(origin: Any, arguments: tuple[Any, ...], definitions: dict[str, 
 def reference(cls: type, definitions: dict[str, Schema]) -> Schema:
     name = f"{cls.__module__}.{cls.__qualname__}".replace("/", "_")
     if name not in definitions:
-        definitions[name] = {}  # so that a class that holds itself ends here
+        definitions[name] = {}  # a class that holds itself ends here
         hints = get_type_hints(cls)
         given = [each for each in fields(cls) if each.init]
         definitions[name] = {

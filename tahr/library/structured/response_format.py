@@ -14,7 +14,7 @@ from tahr.library.inputs.arguments import sampling_params, short
 from tahr.library.structured.dataclass_schema import from_json, schema_of
 
 VALUES = ("const", "enum", "default", "examples")  # keywords that hold no schemas
-OPENAI_TYPES = ("text", "json_object", "json_schema")  # of a mapping as OpenAI's API has it
+OPENAI_TYPES = ("text", "json_object", "json_schema")  # types of OpenAI's mappings
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ResponseFormat:
         try:
             return replace(completion, others=others, parsed=self.read(completion.text))
         except Exception as error:  # rules of a class that its schema does not say, or a stop string inside the text
-            # As text: an exception would keep everything alive that its stack refers to, the model included.
+            # Text only: an exception would keep everything alive that its stack refers to, the model included.
             return replace(completion, others=others, parse_error=str(error) or type(error).__name__)
 
     def parsed_chunk(self, chunk: Chunk) -> Chunk:
@@ -48,7 +48,7 @@ class ResponseFormat:
 
 
 def response_format_of(requested: Any) -> ResponseFormat | None:
-    """What was asked for: a class with `model_json_schema` (pydantic's), a dataclass, a JSON schema, or a Grammar."""
+    """Read a format: a class with `model_json_schema` (pydantic's), a dataclass, a JSON schema, or a Grammar."""
     if requested is None:
         return None
     if isinstance(requested, Grammar):

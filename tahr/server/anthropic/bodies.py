@@ -15,12 +15,12 @@ class ContentBlock(Struct, kw_only=True):
     """A block of a message. Which fields count follows from its type; a type that cannot be read is refused."""
 
     type: Annotated[str, described(enum=BLOCKS)]
-    text: str | None = None  # of a text
-    thinking: str | None = None  # of thinking
-    id: str | None = None  # of a tool's use
+    text: str | None = None  # field of a text
+    thinking: str | None = None  # field of thinking
+    id: str | None = None  # field of a tool's use
     name: str | None = None
     input: dict[str, Any] | None = None
-    tool_use_id: str | None = None  # of a tool's result
+    tool_use_id: str | None = None  # field of a tool's result
     content: "str | list[ContentBlock] | None" = None
     is_error: bool | None = None
     cache_control: Inert = None
@@ -84,7 +84,7 @@ class CountTokensBody(Struct, kw_only=True, forbid_unknown_fields=True):
     tool_choice: AnthropicToolChoice | None = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
-    output_format: OutputFormat | None = None  # where it stood at first
+    output_format: OutputFormat | None = None  # its first place in the API
 
     cache_control: Inert = None
     metadata: Inert = None
@@ -92,7 +92,7 @@ class CountTokensBody(Struct, kw_only=True, forbid_unknown_fields=True):
     user_profile_id: Inert = None
     workspace_id: Inert = None
     context_management: Annotated[Any, described(enum=(None, {"edits": []}))] = (
-        None  # these are refused where they ask for something
+        None  # this one and those below are refused unless they change nothing
     )
     mcp_servers: Annotated[Any, described(enum=(None, []))] = None
     speed: Annotated[Any, described(enum=(None, "standard"))] = None

@@ -67,7 +67,7 @@ def assistant_turn(blocks: Sequence[ContentBlock], where: str) -> Message:
             calls.append(call_of(block, at))
         elif block.type == "thinking":
             thoughts.append(required(block.thinking, at, "thinking"))
-        elif block.type != "redacted_thinking":  # only the server that made one can read it
+        elif block.type != "redacted_thinking":  # others' redacted thinking cannot be read
             texts.append(text_part(block, at, "messages"))
     thought = "\n".join(filter(None, thoughts))
     return Message(role="assistant", content=texts, tool_calls=calls or None, reasoning_content=thought or None)

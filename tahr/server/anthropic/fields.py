@@ -43,7 +43,7 @@ HARMLESS: Mapping[str, Callable[[Any], bool]] = {
     "fallbacks": lambda value: value == [],
     "thread": lambda value: False,
 }
-CODES = {"thread": "thread_unsupported_request"}  # by which Anthropic's clients know to send the whole conversation
+CODES = {"thread": "thread_unsupported_request"}  # Anthropic's clients send the whole conversation after this code
 
 
 def check_harmless(body: CountTokensBody) -> None:
@@ -172,7 +172,7 @@ def check_thinking(config: ThinkingConfig | None, effort: str | None) -> None:
 
 
 def grammar_of(body: CountTokensBody) -> FieldGrammar | None:
-    """What the text of the reply must be."""
+    """The grammar of the reply's text."""
     inner = body.output_config.format if body.output_config else None
     if inner and body.output_format:
         raise bad_field("output_format", "output_format is the old place of output_config.format: send one of the two.")

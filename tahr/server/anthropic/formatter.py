@@ -34,10 +34,10 @@ THINKING = kind_of(ReasoningDelta(""))
 
 @dataclass(frozen=True, slots=True)
 class MessageOptions:
-    """What a request says about its reply."""
+    """A request's options for its reply."""
 
     max_tokens: int
-    has_thinking: bool = False  # else what a model thinks nevertheless is left out
+    has_thinking: bool = False  # False: thoughts are left out
     omits_thinking: bool = False  # blocks of thinking are empty
 
 
@@ -53,9 +53,9 @@ class MessageFormatter:
         self._requested = requested
         self._options = options
         self._n_blocks = 0
-        self._kind: tuple[type, int] | None = None  # of the block that is open
+        self._kind: tuple[type, int] | None = None  # the open block
         self._text_head = b""  # the constant part of an event of text in this block
-        self._n_calls = 0  # that are whole
+        self._n_calls = 0  # whole calls
         self._stop: tuple[str, str | None] = ("end_turn", None)
 
     # ---- a stream ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from tahr.server.replies.formatter import Usage
 
 # Thinking is not signed here, and nothing depends on a signature; clients drop a block that has none.
 SIGNATURE = "tahr"
-ERROR_TYPES = TYPES | {413: "request_too_large", 500: "api_error", 503: "overloaded_error"}  # those of other names
+ERROR_TYPES = TYPES | {413: "request_too_large", 500: "api_error", 503: "overloaded_error"}  # Anthropic's own names
 
 
 class ErrorDetail(Struct):
@@ -57,7 +57,7 @@ class ThinkingTokens(Struct):
 
 
 class MessageUsage(Struct):
-    """What a request cost. The prompt is the sum of `input_tokens` and what came from the prefix cache."""
+    """Token counts of a request. The prompt is the sum of `input_tokens` and those from the prefix cache."""
 
     input_tokens: int
     output_tokens: int

@@ -12,7 +12,7 @@ NativePrompt = str | dict[str, Any] | list[Any]
 
 
 class NativeBody(LlamaSamplingFields, kw_only=True, forbid_unknown_fields=True):
-    """What /completion and /infill have in common; null is the same as not given."""
+    """Fields that /completion and /infill share; null is the same as not given."""
 
     model: str | None = None
     stream: bool | None = None
@@ -27,20 +27,20 @@ class NativeBody(LlamaSamplingFields, kw_only=True, forbid_unknown_fields=True):
     lora: Lora = None
     speculative: bool | None = None
 
-    dynatemp_range: float | None = None  # only 0
+    dynatemp_range: float | None = None  # 0 alone is honoured
     dynatemp_exponent: Inert = None
-    post_sampling_probs: bool | None = None  # only false
-    min_keep: int | None = None  # only 0
-    timings_per_token: bool | None = None  # only false
-    n_cmpl: int | None = None  # only 1
+    post_sampling_probs: bool | None = None  # false alone is honoured
+    min_keep: int | None = None  # 0 alone is honoured
+    timings_per_token: bool | None = None  # false alone is honoured
+    n_cmpl: int | None = None  # 1 alone is honoured
 
-    id_slot: Inert = None  # which slot computes changes nothing
-    n_keep: Inert = None  # of a context that is shifted, which none is here
+    id_slot: Inert = None  # inert: slots do not differ
+    n_keep: Inert = None  # inert: no context is shifted here
     n_discard: Inert = None
     n_cache_reuse: Inert = None
     t_max_prompt_ms: Inert = None  # llama.cpp's server takes it and does nothing with it
     backend_sampling: Inert = None
-    spec_n_max: Inert = field(default=None, name="speculative.n_max")  # how much is drafted changes no text
+    spec_n_max: Inert = field(default=None, name="speculative.n_max")  # inert: drafts change no text
     spec_n_min: Inert = field(default=None, name="speculative.n_min")
     spec_p_min: Inert = field(default=None, name="speculative.p_min")
 

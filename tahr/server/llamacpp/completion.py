@@ -40,7 +40,7 @@ async def complete(request: HttpRequest, state: ServerState) -> None:
 
 
 async def infill(request: HttpRequest, state: ServerState) -> None:
-    """What stands between two texts; only of models with tokens for that."""
+    """Generate the text between two others; only for models with tokens for that."""
     await reply_to(request, state, partial(read_infill, state), SENT_NAMES)
 
 

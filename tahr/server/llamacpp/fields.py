@@ -22,7 +22,7 @@ SAME = (
     *("seed", "stop", "ignore_eos", "cache_prompt", "n_indent", "t_max_predict_ms", "speculative"),
 )
 SENT_NAMES = {"max_tokens": "n_predict", "logprobs": "n_probs", "repetition_penalty": "repeat_penalty"}
-# What turns each sampler off; `samplers` lists those that stay on. Their order is fixed here.
+# Values that turn each sampler off; `samplers` lists those that stay on. Their order is fixed here.
 OFF: dict[str, dict[str, Any]] = {
     "penalties": {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
     "dry": {"dry_multiplier": 0.0},
@@ -81,7 +81,7 @@ def grammar_of(body: NativeBody) -> FieldGrammar | None:
 
 
 def without_samplers(samplers: Sequence[str] | None) -> dict[str, Any]:
-    """What switches off the samplers that are not listed."""
+    """Settings that switch off the samplers that are not listed."""
     if samplers is None:
         return {}
     kept = {OTHER_NAMES.get(name, name) for name in samplers}
@@ -92,7 +92,7 @@ def without_samplers(samplers: Sequence[str] | None) -> dict[str, Any]:
 
 
 def bias_of(bias: Any, tokenizer: "Tokenizer") -> dict[str, float] | None:
-    """By token ids; a text stands for all of its tokens, and false for never."""
+    """Bias by token ids; a text stands for all of its tokens, and false for never."""
     if not bias:
         return None
     pairs = list(bias.items()) if isinstance(bias, dict) else bias

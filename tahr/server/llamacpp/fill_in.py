@@ -23,7 +23,7 @@ NAMES = (
 )
 # Before the name of a repository, before each of its files.
 REPOSITORY_NAMES = (("<|repo_name|>", "<|file_sep|>"), ("<repo_name>", "<file_sep>"), ("<reponame>", "<file_sep>"))
-SNIPPET = "\n\n--- snippet ---\n\n"  # before another file, where the vocabulary has no token for that
+SNIPPET = "\n\n--- snippet ---\n\n"  # header of another file, where the vocabulary has no token for that
 PROJECT = "myproject\n"
 
 
@@ -86,7 +86,7 @@ def fill_in_prompt(
 
 
 def other_files(engine: ServedEngine, files: Sequence[OtherFile]) -> list[int]:
-    """What goes before: a repository of these files, or snippets, where the vocabulary has no tokens for one."""
+    """Tokens of other files: a repository, or snippets, where the vocabulary has no tokens for one."""
     tokenizer = engine.tokenizer
     known = first_known(tokenizer, REPOSITORY_NAMES)
     texts = [f"{file.name}\n{file.text}" if known else file.text for file in files]

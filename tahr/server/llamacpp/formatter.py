@@ -34,12 +34,12 @@ NO_SLOT = -1  # places in the batch are not the client's business
 
 @dataclass(frozen=True, slots=True)
 class NativeOptions:
-    """What a request wants to see of its reply."""
+    """A request's options for its reply."""
 
-    n_prompt_tokens: list[int]  # of each prompt
+    n_prompt_tokens: list[int]  # counts by prompt
     prompt_texts: list[str]  # made before the reply, which ends on the event loop
     settings: dict[str, Any]  # repeated in the reply
-    fields: list[str]  # of the reply; none: all
+    fields: list[str]  # fields of the reply; none: all
     return_tokens: bool = False
 
 

@@ -8,7 +8,7 @@ from tahr.server.state.route import Route
 NativeRoute = partial(Route, errors=replies.NativeError)
 
 ROUTES = [
-    # What they give depends on the request: a list for several prompts, only the fields that are asked for.
+    # Replies whose form depends on the request: a list for several prompts, a selection of fields.
     NativeRoute(
         "POST",
         "/completion",

@@ -12,7 +12,7 @@ from tahr.text.tokens.tokenizer import Tokenizer
 
 
 async def props(request: HttpRequest, state: ServerState) -> None:
-    """What the first model is."""
+    """Describe the first model."""
     model = state.models.find(None)
     engine = model.engine
     settings = {"n_ctx": engine.context_size, "params": settings_shown(None, model.defaults)}
@@ -21,7 +21,7 @@ async def props(request: HttpRequest, state: ServerState) -> None:
         default_generation_settings=settings,
         total_slots=engine.snapshot().max_batch_size,
         model_alias=model.name,
-        model_path=PurePath(source).name,  # where it lies is not a client's business
+        model_path=PurePath(source).name,  # no client's business
         chat_template=engine.template.source if engine.template else "",
         bos_token=piece(engine.tokenizer, engine.tokenizer.bos_id),
         eos_token=piece(engine.tokenizer, engine.tokenizer.eos_id),

@@ -16,14 +16,14 @@ class OllamaOptions(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     """`options`; null is the same as not given."""
 
     num_predict: int | None = None
-    num_ctx: int | None = None  # at most what the model was loaded with
-    tfs_z: float | None = None  # only 1, which is off
-    penalize_newline: bool | None = None  # only true
-    logits_all: bool | None = None  # only false
-    vocab_only: bool | None = None  # only false
+    num_ctx: int | None = None  # limit: the context the model was loaded with
+    tfs_z: float | None = None  # 1, which is off
+    penalize_newline: bool | None = None  # true alone is honoured
+    logits_all: bool | None = None  # false alone is honoured
+    vocab_only: bool | None = None  # false alone is honoured
     speculative: bool | None = None  # Tahr's own
 
-    num_keep: Inert = None  # of a context that is shifted, which none is here
+    num_keep: Inert = None  # inert: no context is shifted here
     num_batch: Inert = None
     num_gpu: Inert = None
     main_gpu: Inert = None
@@ -61,7 +61,7 @@ class OllamaMessage(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class OllamaBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What /api/generate and /api/chat have in common."""
+    """Fields that /api/generate and /api/chat share."""
 
     model: str = ""
     stream: bool | None = None  # null: true
@@ -71,8 +71,8 @@ class OllamaBody(Struct, kw_only=True, forbid_unknown_fields=True):
     keep_alive: KeepAlive = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    truncate: bool | None = None  # only false: a prompt that does not fit is refused
-    shift: bool | None = None  # only false: a reply ends where the context does
+    truncate: bool | None = None  # false alone is honoured: a prompt that does not fit is refused
+    shift: bool | None = None  # false alone is honoured: a reply ends where the context does
 
 
 class OllamaChatBody(OllamaBody, kw_only=True):

@@ -48,7 +48,7 @@ NANOSECONDS = 1_000_000_000
 class LineOptions:
     """Whose reply it is."""
 
-    model: str  # as the client named it
+    model: str  # the client's name of it
     request: HttpRequest
     is_chat: bool
 

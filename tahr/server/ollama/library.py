@@ -55,7 +55,7 @@ async def running(request: HttpRequest, state: ServerState) -> None:
 
 
 async def show(request: HttpRequest, state: ServerState) -> None:
-    """What a model is."""
+    """Describe a model."""
     body = decode(SHOW, await request.body())
     model = find_model(state.models, body.given)
     engine = model.engine
@@ -112,7 +112,7 @@ async def delete(request: HttpRequest, state: ServerState) -> None:
 
 
 def remove_files(model: ServedModel) -> None:
-    """What Tahr fetched is deleted; a user's own file stays."""
+    """Delete files that Tahr fetched; a user's own file stays."""
     assert model.loader
     try:
         hub.remove(model.loader.source)

@@ -111,7 +111,7 @@ async def whole(request: HttpRequest, work: "asyncio.Task[None]") -> None:
 
 
 def pull_error(error: BaseException) -> BaseException:
-    """What the source says is the client's to know; any other failure is the server's."""
+    """Turn an error of the source into one for the client; any other failure is the server's."""
     if isinstance(error, ModelNotFound):
         return HttpError(404, str(error), param="model", code="model_not_found")
     return HttpError(502, str(error), code="pull_failed") if isinstance(error, TahrError) else error

@@ -38,7 +38,7 @@ class OllamaReplyMessage(Struct):
 
 
 class Timings(Struct, kw_only=True):
-    """What stands in the last part of a reply; durations in nanoseconds."""
+    """Figures of the last part of a reply; durations in nanoseconds."""
 
     model: str
     created_at: str
@@ -122,7 +122,7 @@ class ShowReply(Struct, kw_only=True):
 
 
 class OllamaVersion(Struct):
-    version: str  # of Ollama, whose routes these are
+    version: str  # version of Ollama, whose routes these are
     tahr: str
 
 

@@ -10,7 +10,7 @@ from tahr.text.replies.thinking import SWITCHES
 
 
 def options_of(body: ChatBody) -> ChatOptions:
-    """What a chat asks for beside its messages and its sampling."""
+    """Options of a chat beside its messages and its sampling."""
     if body.functions and body.tools:
         raise bad_field("functions", "functions is the old name of tools: send one of the two.")
     legacy = bool(body.functions) or (body.function_call is not None and not body.tools)

@@ -37,7 +37,7 @@ def read(state: ServerState, data: bytes, caller: Caller) -> ServedRequest:
     check_limited(body)
     check_stream(body)
     given, names = collect(body)
-    if body.max_tokens == 0:  # only the log-probabilities of the prompt are wanted
+    if body.max_tokens == 0:  # a request for the log-probabilities of the prompt alone
         given["max_tokens"] = 1
     echoes = bool(body.echo and body.logprobs is not None)
     if echoes:

@@ -90,7 +90,7 @@ def refuse_scorer(engine: ServedEngine) -> None:
 
 
 def prompt_of(engine: ServedEngine, body: EmbeddingBody) -> str:
-    """What is put before each text."""
+    """The text before each input."""
     if body.prompt_name is not None and body.input_type is not None:
         raise bad_field("prompt_name", "prompt_name and input_type both choose a prompt: send one of them.")
     if body.input_type is not None:

@@ -85,7 +85,7 @@ class EventFrame:
 
 
 class BaseFormatter:
-    """What both formatters share."""
+    """Common parts of both formatters."""
 
     headers: Mapping[str, str] = HEADERS
     keep_alive = KEEP_ALIVE
@@ -105,7 +105,7 @@ class BaseFormatter:
         return event(encode(Envelope.of(error, self.id))) + DONE
 
     def _prompt_logprobs(self, index: int, streams: Sequence[EngineStream]) -> PromptLogprobs | UnsetType:
-        """Of a prompt, once: with its first choice."""
+        """Log-probabilities of a prompt, once: with its first choice."""
         if not self._options.prompt_logprobs or index % self._options.n_per_prompt:
             return UNSET
         return prompt_logprobs(self._tokenizer, streams[index // self._options.n_per_prompt].prompt_logprobs)
@@ -117,7 +117,7 @@ class ChatFormatter(BaseFormatter):
     def __init__(self, tokenizer: "Tokenizer", options: ReplyOptions):
         super().__init__(tokenizer, options, EventFrame("chatcmpl", "chat.completion.chunk", options))
         self._n_calls = [0] * options.n_choices
-        self._cut: dict[int, int] = {}  # by choice, the index of a call that is not whole
+        self._cut: dict[int, int] = {}  # index of the call that is not whole, by choice
 
     @cached_property
     def _heads(self) -> list[bytes]:
@@ -245,7 +245,7 @@ class Echo:
 
     text: str
     tokens: list[int]
-    is_text: bool  # it was sent as text
+    is_text: bool  # the prompt was sent as text
 
 
 class TextFormatter(BaseFormatter):
@@ -262,7 +262,7 @@ class TextFormatter(BaseFormatter):
         return b""
 
     def is_heavy(self, choice: int) -> bool:
-        return self._options.logprobs and not self._begun[choice]  # those of the whole prompt come first
+        return self._options.logprobs and not self._begun[choice]  # log-probabilities of the whole prompt come first
 
     def chunk(self, choice: int, chunk: "Chunk", stream: EngineStream) -> bytes:
         text = chunk.text

@@ -35,7 +35,7 @@ def lark_or_gbnf(field: str, value: str) -> FieldGrammar | None:
 
 
 def structured_outputs(field: str, value: dict[str, Any]) -> FieldGrammar | None:
-    """One of vLLM's ways to say what the output is."""
+    """Read one of vLLM's descriptions of the output."""
     given = {name: each for name, each in value.items() if each is not None and each is not False}
     if not given:
         return None
@@ -112,7 +112,7 @@ def structural_tag(field: str, value: dict[str, Any]) -> FieldGrammar | None:
     return made(field, "structural_tag", {name: each for name, each in value.items() if name != "type"})
 
 
-# By type: the fields beside it, and how to read them.
+# Types, each with its further fields and its reader.
 FORMATS: dict[str, tuple[tuple[str, ...], Callable[[str, dict[str, Any]], FieldGrammar | None]]] = {
     "text": ((), lambda field, value: None),
     "json_object": (("schema",), json_object),

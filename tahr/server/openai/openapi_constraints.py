@@ -1,4 +1,4 @@
-"""What the description says of single fields beyond their type, taken from the tables that check them."""
+"""Constraints of single fields beyond their type, taken from the tables that check them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ from tahr.server.openai.sampling import SPELLED
 from tahr.server.replies.params import MAX_CHARS, MAX_CHOICES, MAX_TOP_LOGPROBS, MOST
 from tahr.text.replies.thinking import EFFORTS
 
-Keywords = dict[str, Any]  # of JSON Schema
+Keywords = dict[str, Any]  # keywords of JSON Schema
 
 
 def with_convention(name: str) -> Range:
@@ -64,7 +64,7 @@ def tighten(schemas: dict[str, Any], bodies: Iterable[type]) -> None:
 
 
 def tighten_field(title: str, field: str, declared: Keywords) -> None:
-    if field in ONLY:  # of any type, so there is nothing to add bounds to
+    if field in ONLY:  # a value of any type has no bounds to add
         declared["enum"] = [None, *ONLY[field]]
     for option in declared.get("anyOf", [declared]):
         for kind, keywords in bounds(title, field):

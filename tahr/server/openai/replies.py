@@ -32,7 +32,7 @@ class ChatChoice(Struct):
     message: ChatMessage
     logprobs: ChatLogprobs | None
     finish_reason: str
-    incomplete_tool_call: CalledFunction | UnsetType = UNSET  # in whose middle the reply ended
+    incomplete_tool_call: CalledFunction | UnsetType = UNSET  # the reply ended in its middle
 
 
 class ChatReply(Struct):

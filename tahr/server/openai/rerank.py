@@ -131,7 +131,7 @@ def prepare_rerank(models: ModelRegistry, data: bytes) -> tuple[RerankBody, Pair
 
 
 def prepare_score(models: ModelRegistry, data: bytes) -> tuple[ScoreBody, PairRequest]:
-    """The same for /v1/score."""
+    """Prepare a request of /v1/score."""
     body = decode(SCORE_BODY, data)
     firsts, seconds = ([each] if isinstance(each, str) else each for each in (body.text_1, body.text_2))
     if len(firsts) not in (1, len(seconds)):

@@ -32,10 +32,10 @@ class InputItem(Struct, kw_only=True, omit_defaults=True):
 
     type: Annotated[str, described(enum=ITEMS)] = "message"
     id: str | None = None
-    role: Annotated[str, described(enum=SIDES)] | None = None  # of a message
-    content: str | list[InputPart] | None = None  # of a message, or of reasoning
-    summary: list[InputPart] | None = None  # of reasoning
-    call_id: str | None = None  # of a call and its output
+    role: Annotated[str, described(enum=SIDES)] | None = None  # field of a message
+    content: str | list[InputPart] | None = None  # field of a message, or of reasoning
+    summary: list[InputPart] | None = None  # field of reasoning
+    call_id: str | None = None  # field of a call and its output
     name: str | None = None
     namespace: str | None = None
     arguments: str | None = None
@@ -45,7 +45,7 @@ class InputItem(Struct, kw_only=True, omit_defaults=True):
 class ReasoningConfig(Struct, kw_only=True, forbid_unknown_fields=True):
     effort: Annotated[str, described(enum=EFFORTS)] | None = None
     summary: Annotated[str, described(enum=SUMMARIES)] | None = None
-    generate_summary: Annotated[str, described(enum=SUMMARIES)] | None = None  # its old name
+    generate_summary: Annotated[str, described(enum=SUMMARIES)] | None = None  # old name of `summary`
 
 
 class TextFormat(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -90,7 +90,7 @@ class ResponsesBody(InputTokensBody, kw_only=True):
     metadata: dict[str, str] | None = None
 
     background: Annotated[bool, described(enum=(False,))] | None = (
-        None  # these are refused where they ask for something
+        None  # this one and those below are refused unless they change nothing
     )
     top_logprobs: Annotated[int, described(enum=(0,))] | None = None
     prompt: Refused = None

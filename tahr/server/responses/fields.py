@@ -37,7 +37,7 @@ HARMLESS: Mapping[str, Callable[[Any], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class FunctionNames:
-    """What functions in namespaces are called by the model, and by the client."""
+    """Names of functions in namespaces: the model's and the client's."""
 
     by_flat: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -175,7 +175,7 @@ def wants_summary(body: InputTokensBody) -> bool:
 
 
 def grammar_of(body: InputTokensBody) -> FieldGrammar | None:
-    """What the text must be."""
+    """The grammar of the text."""
     given: TextFormat | None = body.text.format if body.text else None
     if given is None or given.type == "text":
         return None

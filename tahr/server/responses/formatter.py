@@ -31,12 +31,12 @@ def new_id(prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ResponseOptions:
-    """What a request says about its reply."""
+    """A request's options for its reply."""
 
     repeated: Mapping[str, Any]  # fields of the reply that repeat those of the request
     names: FunctionNames
     as_summary: bool = False  # thoughts come as a summary
-    keep: Callable[[ResponseReply], None] | None = None  # what is done with a finished reply
+    keep: Callable[[ResponseReply], None] | None = None  # called with a finished reply
 
 
 class ResponseFormatter:

@@ -38,7 +38,7 @@ def message_of(item: InputItem, where: str) -> Message:
 
 
 def reasoning_of(item: InputItem, where: str) -> Message:
-    """What the model thought: as it was, or, where the client asked for that, as a summary."""
+    """The model's thoughts: as they were, or, where the client wants that, as a summary."""
     parts = [*parts_of(item.content or [], f"{where}.content"), *parts_of(item.summary or [], f"{where}.summary")]
     thought = "\n".join(part.text or "" for part in parts)
     return Message(role="assistant", content=[], reasoning_content=thought or None)

@@ -29,7 +29,7 @@ def new_item(delta: Delta, index: int, names: FunctionNames, as_summary: bool) -
 
 
 class Item(ABC):
-    """What every kind of item has."""
+    """Common parts of all kinds of items."""
 
     prefix = ""
 
@@ -94,7 +94,7 @@ class MessageItem(Item):
 
 
 class ThoughtItem(Item):
-    """What the model thought: as it is, or in the place of a summary."""
+    """The model's thoughts: as they are, or in the place of a summary."""
 
     prefix = "rs"
 

@@ -50,7 +50,7 @@ encode = msgspec.json.encode
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """What a request adds to which conversation."""
+    """A conversation, and a request's addition to it."""
 
     store: ResponseStore
     owner: str
@@ -120,7 +120,7 @@ def conversation_of(store: ResponseStore, owner: str, body: InputTokensBody) -> 
     parent = store.get(owner, body.previous_response_id) if body.previous_response_id else None
     given = as_items(body.input)
     named = [item.id for item in given if item.type == "item_reference"]
-    if len(named) != len(set(named)):  # or a short request could be any size
+    if len(named) != len(set(named)):  # a short request could repeat a name to any size
         raise bad_field("input", "input refers to one item several times: refer to it once.")
     new = [resolved(store, owner, item, i) for i, item in enumerate(given)]
     return Continued(store, owner, parent, new)

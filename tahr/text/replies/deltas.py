@@ -1,4 +1,4 @@
-"""What a stream carries: pieces of text, of reasoning and of tool calls, in the order the model wrote them."""
+"""Deltas of a stream: pieces of text, of reasoning and of tool calls, in the order the model wrote them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ class ReasoningDelta:
 class ToolCallDelta:
     """A piece of the call of a tool; the first piece of a call carries its id and the tool's name."""
 
-    index: int  # which call of the reply
+    index: int  # number of the call in the reply
     arguments: str = ""  # a piece of their JSON
     id: str = ""
     name: str = ""
@@ -67,7 +67,7 @@ def cut_call_of(deltas: Iterable[Delta]) -> ToolCall | None:
 
 
 def merge(deltas: Sequence[Delta]) -> Deltas:
-    """The same with neighbours of one kind joined, so that a reader who was away gets few pieces."""
+    """Join neighbours of one kind, so that a reader who was away gets few pieces."""
     if len(deltas) <= 1:
         return tuple(deltas)
     try:

@@ -12,7 +12,7 @@ from tahr.errors import ConfigError
 
 
 class TokenBytes(Protocol):
-    """What a detokenizer needs of a tokenizer."""
+    """A detokenizer's view of a tokenizer."""
 
     @property
     def drops_first_space(self) -> bool: ...
@@ -86,7 +86,7 @@ class Detokenizer:
         return "".join(texts)  # type: ignore[arg-type]
 
     def flush(self) -> str:
-        """What is left when no more tokens come: U+FFFD for a character that was never finished."""
+        """Release the rest when no more tokens come: U+FFFD for a character that was never finished."""
         return self._characters.decode(b"", final=True)
 
 
@@ -100,7 +100,7 @@ class LineLimits:
         self._max_s = max_s
         self._clock = clock
         self._began: float | None = None
-        self._indent: str | None = None  # of a line of which no more has come
+        self._indent: str | None = None  # indentation of a line that is still bare
         self.reached = False
 
     def push(self, text: str) -> str:
@@ -157,7 +157,7 @@ class StopMatcher:
         self._in_order = sorted(stops)
         self.has_stops = bool(stops) or lines is not None
         self._held = ""
-        self.has_ended = False  # because of one of these:
+        self.has_ended = False  # true with one of these:
         self.hit: str | None = None
         self.is_cut = False  # a limit of lines was reached
 

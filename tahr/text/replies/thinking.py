@@ -11,7 +11,7 @@ EFFORT_BUDGETS = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "x
 
 @dataclass(frozen=True, slots=True)
 class ThinkingMarks:
-    """What stands around a block of thinking; `answer` are marks around what follows it."""
+    """Marks around a block of thinking; `answer` are marks around the text that follows it."""
 
     open: str
     close: str

@@ -240,7 +240,7 @@ def _name_of(question: Callable[..., Any]) -> str:
     return f"? {question.__name__}"  # a name that no template can write
 
 
-# What the metered template asks. They take the context so that Jinja does not work them out when it compiles.
+# Functions of the metered template. They take the context so that Jinja does not work them out when it compiles.
 
 
 @pass_context

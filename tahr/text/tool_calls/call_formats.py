@@ -231,7 +231,7 @@ CALL_FORMATS = (
 )
 BY_NAME = {call_format.name: call_format for call_format in reversed(CALL_FORMATS)}
 GENERIC = BY_NAME["json"]
-# What the same call formats are called elsewhere.
+# Names of the same call formats elsewhere.
 ALSO = {
     "qwen": "hermes",
     "qwen25": "hermes",

@@ -10,10 +10,10 @@ from functools import lru_cache
 from typing import TypeVar
 
 T = TypeVar("T")
-Reader = Generator[None, None, T]  # it yields where it needs more text
+Reader = Generator[None, None, T]  # a yield asks for more text
 Sink = Callable[[str], object]
 
-MAX_HEAD_CHARS = 512  # of the text before a mark that says what a block is
+MAX_HEAD_CHARS = 512  # limit on the text before a mark that tells the kind of a block
 
 
 class MarkSet:
@@ -45,7 +45,7 @@ class MarkSet:
 
 @lru_cache(maxsize=256)
 def mark_set(*marks: str) -> MarkSet:
-    """The same set is used by many requests."""
+    """Make a set of marks; many requests share it."""
     return MarkSet(marks)
 
 

@@ -10,17 +10,17 @@ from tahr.text.tool_calls.json_text import loaded
 BETWEEN_BLOCKS = "\n\n"  # stands where a call or a thought interrupts a text
 MAX_HELD_SPACE = 64  # characters of white space that wait for what follows
 
-MakeId = Callable[[str, int], str]  # from a tool's name and the index of the call
+MakeId = Callable[[str, int], str]  # arguments are a tool's name and the index of the call
 
 
 class Trimmed:
     """Text without the white space at its ends, which is held back until something follows it."""
 
     def __init__(self) -> None:
-        self._begins = False  # at the next character that is not white space
+        self._begins = False  # output begins with the next character that is not white space
         self._held = ""
         self._released = False  # the white space at the end is too long to be held
-        self._gap = ""  # before the next text
+        self._gap = ""  # white space before the next text
         self._has_shown = False
 
     def push(self, text: str) -> str:
@@ -66,7 +66,7 @@ class DeltaBuffer:
         self._make_id = make_id
         self._parallel = parallel
         self._has_text = has_text  # otherwise a text is what is left of a call
-        self._arguments: list[str] | None = None  # of the call that has begun and not ended
+        self._arguments: list[str] | None = None  # arguments of the open call
         self._deltas: list[Delta] = []
         self._kind = ""
         self._pieces: list[str] = []
@@ -74,7 +74,7 @@ class DeltaBuffer:
         self._reasoning = Trimmed()
 
     def begin_text(self) -> None:
-        """What comes is apart from the text before."""
+        """Keep the next text apart from the text before."""
         self._text.cut()
 
     def text(self, piece: str) -> None:

@@ -8,8 +8,8 @@ from tahr.text.tool_calls.delta_buffer import DeltaBuffer
 from tahr.text.tool_calls.json_text import INVALID, NO_MARKS, loaded, space, string, value
 from tahr.text.tool_calls.tools import NAME, Tool
 
-MAX_HELD_CHARS = 4096  # of an object that may be a call, before its name is known
-BETWEEN = "[],;}"  # what may stand between calls, also where a brace is one too many
+MAX_HELD_CHARS = 4096  # limit on an object that may be a call, before its name is known
+BETWEEN = "[],;}"  # separators of calls, also where a brace is one too many
 WHITE = " \t\r\n"
 # Keys by which an object without tags around it may begin, if it is a call.
 FIRST_KEYS = frozenset({"name", "tool_name", "type", "id", "function", "arguments", "parameters", "tool_call_id"})
@@ -105,7 +105,7 @@ class JsonReader:
                 return self.cursor.unread((yield from self._no_call(held.text)))
 
     def _no_call(self, text: str) -> Reader[str]:
-        """What is text of something that is no call. After calls, one that breaks off is dropped."""
+        """The text of an object that is no call. After calls, one that breaks off is dropped."""
         if not self.buffer.n_calls:
             return text
         text = text.lstrip(BETWEEN + WHITE)
@@ -180,7 +180,7 @@ class JsonReader:
         yield from value(self.cursor, tee(pieces.append, call.keep), self.ends)
         text = "".join(pieces)
         inner = loaded(text)
-        if (yield from self.cursor.peek()) or inner is not INVALID:  # else the reply ends within them
+        if (yield from self.cursor.peek()) or inner is not INVALID:  # an invalid end may be that of the reply
             call.arguments("{}" if inner is None else inner if isinstance(inner, str) else text)
         return True
 

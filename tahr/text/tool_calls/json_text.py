@@ -21,7 +21,7 @@ NO_SPACE = re.compile(r"\S")
 SCALAR_END = re.compile(r"[\s,\]}]")
 # A string that was cut off reads to the end, also after a backslash: else it would be searched again from every quote.
 JSON_MARK = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\],]', re.DOTALL)
-HALF = re.compile(r"\\u[dD][89a-fA-F]")  # how JSON writes half of a character
+HALF = re.compile(r"\\u[dD][89a-fA-F]")  # JSON's escape of half a character
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 # beyond which a broken text is given up
 MAX_CUTS = 8

@@ -22,7 +22,7 @@ from tahr.text.tool_calls.tools import NAME, Tool
 GEMMA_QUOTE = '<|"|>'
 WORD_END = re.compile(r'[<",:{}\[\]]')
 KEY_END = re.compile(r"[<,:{}]")  # names of arguments may have brackets
-BARE_KEY = re.compile(r'[^<",:{}\[\]\s](?:[^<,:{}]*[^<,:{}\s])?')  # one that needs no quotes
+BARE_KEY = re.compile(r'[^<",:{}\[\]\s](?:[^<,:{}]*[^<,:{}\s])?')  # a key without quotes
 REST_OF_QUOTED = re.compile(r'(?s:.*?)<\|"\|>\s*')
 IN_CALL = ("(", ")", "[", "]", "{", "}", ",", "'", '"')
 MAX_AHEAD = 128  # characters after a quote, which show whether it ends a text
@@ -31,7 +31,7 @@ AFTER_STRING = re.compile(r"\s*(?:[,)\]}:]|\Z)")
 AFTER_TEXT = re.compile(r"""\s*(?:\Z|,\s*[^,=()'"\s]+\s*=(?!=)|\)\s*(?:\Z|[\];\n<]|,\s*[\w.]+\s*\())""")
 REST_OF_PYTHON = {quote: re.compile(rf"(?s:.*?){quote}\s*(?=[,)\]}}:])") for quote in "'\""}
 ARGUMENT_KEY = re.compile(r"""[^,=()'"]+=\s*""")
-CODE_TOOLS = ("code_interpreter", "python", "ipython")  # what a tool is called that takes code
+CODE_TOOLS = ("code_interpreter", "python", "ipython")  # names of tools that take code
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,15 @@ from tahr.text.tool_calls.delta_buffer import DeltaBuffer
 from tahr.text.tool_calls.json_text import container, space
 from tahr.text.tool_calls.tools import NAME
 
-AFTER = re.compile(r"[^\s`]")  # what ends the fence some models put around the arguments
+AFTER = re.compile(r"[^\s`]")  # end of the fence some models put around the arguments
 
 
 @dataclass(frozen=True, slots=True)
 class NamedForm:
-    """What ends the head of a call, and where in the head the name and the id stand."""
+    """End of a call's head, and the places of its name and id."""
 
     head_ends: tuple[str, ...]
-    head: re.Pattern[str]  # with the groups `name` and, where calls carry one, `id`
+    head: re.Pattern[str]  # its groups are `name` and, where calls carry one, `id`
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,13 @@ from tahr.text.tool_calls.tools import Tool
 
 @dataclass(frozen=True, slots=True)
 class ReplyFormat:
-    """What a reply may hold beside text, and how it is written."""
+    """Parts of a reply beside text, and the way they are written."""
 
     call_format: CallFormat | None = None
-    tools: Mapping[str, Tool] = field(default_factory=dict)  # those that may be called; none: calls are text
+    tools: Mapping[str, Tool] = field(default_factory=dict)  # callable tools; none: calls are text
     thinking: ThinkingMarks | None = None
     in_thinking: bool = False  # the prompt has opened the block
-    parallel: bool = True  # more than one call may be made
+    parallel: bool = True  # several calls are allowed
     calls_only: bool = False  # a grammar allows nothing but calls and thoughts
 
     @property
@@ -75,13 +75,13 @@ class ReplyParser:
         return self._buffer.stopped
 
     def push(self, text: str) -> Deltas:
-        """What this text completes."""
+        """The deltas that this text completes."""
         self._cursor.feed(text)
         next(self._run, None)
         return self._buffer.take()
 
     def flush(self) -> Deltas:
-        """What was held back, now that no more text comes."""
+        """Release text that was held back, now that no more text comes."""
         self._cursor.end()
         self._buffer.is_ending = True
         next(self._run, None)
@@ -162,7 +162,7 @@ class ReplyParser:
             yield from JsonReader(self._cursor, self._buffer, JsonForm(), self._format.tools, self._ends).bare()
 
     def _section(self, call_format: CallFormat) -> Reader[None]:
-        """What follows an opening mark of the call format."""
+        """Read the section behind an opening mark of the call format."""
         cursor = self._cursor
         buffer = self._buffer
         form = call_format.form

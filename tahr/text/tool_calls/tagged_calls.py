@@ -32,7 +32,7 @@ class TaggedForm:
     call_close: str
     lines: bool = False  # a value stands between two line breaks that are not part of it
     cdata: bool = False  # a value may stand between XML's quotes
-    says_text: str = ""  # what stands between key and value if the value is a text; then schemas are not asked
+    says_text: str = ""  # mark between a key and a value that is a text; schemas are not consulted then
 
 
 class TextValue:

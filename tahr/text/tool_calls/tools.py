@@ -10,7 +10,7 @@ from tahr.errors import ConfigError
 MAX_TOOLS = 1024
 MAX_SCHEMA_DEPTH = 64
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,127}")
-SCHEMAS_ELSEWHERE = ("inputSchema", "input_schema", "schema")  # what other APIs call the parameters
+SCHEMAS_ELSEWHERE = ("inputSchema", "input_schema", "schema")  # other APIs' names of the parameters
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
@@ -21,7 +21,7 @@ class Tool:
     name: str
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=lambda: dict(NO_PARAMETERS))
-    strict: bool = False  # its arguments must match the schema, also where calls are not required
+    strict: bool = False  # arguments must match the schema, also where calls are not required
 
     def as_openai(self) -> dict[str, Any]:
         """The form templates read."""

@@ -10,7 +10,7 @@ from tahr.text.tool_calls.literal_calls import PythonForm
 
 @dataclass(frozen=True, slots=True)
 class CallFrame:
-    """What stands around names and JSON arguments. `#` stands for the number of the call."""
+    """Marks around names and JSON arguments. `#` stands for the number of the call."""
 
     call_open: str
     name_end: str
@@ -22,7 +22,7 @@ class CallFrame:
 
 @dataclass(frozen=True, slots=True)
 class TagFrame:
-    """What stands around the names of calls whose arguments are tags, and the space after a tag."""
+    """Marks around the names of calls whose arguments are tags, and the space after a tag."""
 
     call_open: str
     name_end: str
@@ -30,7 +30,7 @@ class TagFrame:
     separator: str = ""
     section_open: str = ""
     section_close: str = ""
-    space: str = ""  # after an argument
+    space: str = ""  # space after an argument
     value_space: str = ""  # between the key and the value of an argument
 
 

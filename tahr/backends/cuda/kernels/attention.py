@@ -17,7 +17,7 @@ from tahr.backends.cuda.layouts import kv as cuda_kv
 N_LARGE = 8192  # rows of a step from which large tiles fill the card
 LEAST_ROWS = 16  # the smallest tile matrix units take
 DECODE_WARPS = WARP_GROUP = 4
-TILE_BYTES = 32768  # of a decoding sequence's tile of keys: two of them, and as many values, fit a multiprocessor
+TILE_BYTES = 32768  # tile of a decoding sequence's keys: two of them, and as many values, fit a multiprocessor
 
 
 class AttentionTile(NamedTuple):
@@ -52,12 +52,12 @@ class Splits(NamedTuple):
 
     most: int
     least: int  # tiles that a program has at least, where there are several
-    keys: int = 64  # of a tile
+    keys: int = 64  # keys of a tile
     n_stages: int = 2
 
 
-# By pairs of a sequence and a key head, up to so many. Where there are many, they fill the card by themselves. As
-# measured on an H200.
+# Splits by pairs of a sequence and a key head, up to so many. Many pairs fill the card by themselves. Measured on an
+# H200.
 SPLITS = {
     16: Splits(32, 1, 32, 3),
     32: Splits(8, 1, 32, 3),
@@ -70,7 +70,7 @@ SPLITS = {
 }
 AT_ONCE = 8  # splits whose sums are asked for together
 N_FRESH = 1024  # tokens of a step from which Hopper's own kernel of prompts is faster than others, one of its prompts
-LEAST_FRESH = 128  # at least, and the widths of heads that it takes
+LEAST_FRESH = 128  # fewest new tokens, and the widths of heads that it takes
 FRESH_DIMS = (64, 128)
 N_FUSED = 256  # pairs up to which one kernel turns and writes keys, too
 
@@ -80,11 +80,11 @@ class AttentionCall:
     """The arguments every attention kernel shares."""
 
     q: torch.Tensor
-    store: torch.Tensor  # of one layer: see `cuda_kv`
+    store: torch.Tensor  # store of one layer: see `cuda_kv`
     pages: torch.Tensor  # page tables of the layer's group
     inputs: Any
     spec: AttentionSpec
-    dtype: torch.dtype  # of the factors of products
+    dtype: torch.dtype  # type of the factors of products
 
     @property
     def n_kv(self) -> int:
@@ -205,7 +205,7 @@ class KeyCut:
     """How the keys of a decoding step are shared out, and memory for the results of splits: sums, weights, maxima."""
 
     kind: Splits
-    keys: int  # of a tile
+    keys: int  # keys of a tile
     n_splits: int
     parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -277,7 +277,7 @@ def n_tiles(call: AttentionCall, n_seqs: int, block_m: int) -> int:
 
 
 def product_type(math: torch.dtype, stored: torch.dtype) -> torch.dtype:
-    """What queries, keys and values are multiplied in: the type of the store where rows are rounded anyway."""
+    """The type in which queries, keys and values are multiplied: the store's, where rows are rounded anyway."""
     return math if math == torch.float32 or stored in cuda_kv.EIGHT_BITS else stored
 
 

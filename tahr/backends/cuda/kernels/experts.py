@@ -33,13 +33,13 @@ class ExpertTile(NamedTuple):
         return {"num_warps": self.n_warps, "num_stages": self.n_stages, **OVERLAP}
 
 
-# By how many assignments there are in a tile. As measured on an H200.
+# Tiles by the assignments in one, measured on an H200.
 TILES = {FEW: ExpertTile(32, 128, 4, 4), 32: ExpertTile(64, 128), 64: ExpertTile(128, 64, 8, 4),
          128: ExpertTile(128, 64, 8)}  # fmt: skip
 SMALL_CARD_TILES = {FEW: TILES[FEW], 64: ExpertTile(64, 64)}
-# Of down products, which sum once where the others sum a gate and an up matrix.
+# Tiles of down products, which sum once where the others sum a gate and an up matrix.
 WIDE_DOWN = {32: ExpertTile(128, 128), 128: ExpertTile(256, 64, 8)}
-EXACT = ExpertTile(32, 32)  # of f32
+EXACT = ExpertTile(32, 32)  # tile of f32
 # Assignments of an expert, on average, up to which tiles have so many.
 SIZES = {4: FEW, 24: 32, 96: 64, 1 << 31: 128}
 
@@ -86,7 +86,7 @@ def choose(scores: torch.Tensor, routing: Routing) -> tuple[torch.Tensor, torch.
 
 
 def mix_sparsely(scores: torch.Tensor, routing: Routing) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same where experts are chosen one after the other, each against those that are nearly as good."""
+    """Choose experts one after the other, each against those that are nearly as good."""
     left, shares, chosen = scores.clone(), [], []
     for _ in range(routing.n_active):
         top, best = left.max(dim=1, keepdim=True)
@@ -260,7 +260,7 @@ class ExpertStacks:
     up: torch.Tensor
     down: torch.Tensor
     act: Activation
-    biases: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # of gate, up and down
+    biases: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # biases of gate, up and down
 
     @property
     def matrices(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -366,7 +366,7 @@ def expert_down_kernel(
 def run_few(
     x: torch.Tensor, scores: torch.Tensor, routing: Routing, stacks: ExpertStacks, dtype: torch.dtype
 ) -> torch.Tensor:
-    """The same for one or two rows, whose experts are hardly ever shared."""
+    """Run one or two rows, whose experts are hardly ever shared."""
     shares, experts = choose(scores, routing)
     shares, renormalise, scale, scales_input = weighed(shares, experts, routing)
     _, n_ffn, n_cols = stacks.gate.shape

@@ -11,7 +11,7 @@ from tahr.backends.cuda.kernels.linear import TYPES, blas_linear, load_weights
 from tahr.backends.cuda.layouts.fp8 import LARGEST, Fp8Matrix
 
 MOST_VECTORS = 2  # rows up to which plain additions keep up with the memory
-VECTOR_VALUES = 8192  # that a program takes at a time: so many columns of so many rows, as measured on an H200
+VECTOR_VALUES = 8192  # values that a program takes at a time: so many columns of so many rows, measured on an H200
 N_NARROW, NARROW, WIDE = 4096, 2048, 4096  # columns of a matrix, and those taken at a time up to it and beyond
 ALIGN = 16  # rows and columns of a matrix for the library's products of 8-bit floats
 

@@ -16,7 +16,7 @@ from tahr.backends.cuda.layouts.presence import interprets
 FEW, FEW_IN_PARTS = 16, 32  # rows up to which it is faster than the library, whole or in parts
 # Programs of large matrices fill the card many times, so each may have less in flight. As measured on an H200.
 N_SMALL, SMALL, LARGE = 8192, Tile(16, 32, 256, 4, 6), Tile(16, 32, 256, 4, 4)
-TWO_TILES = Tile(16, 32, 256, 4, 3)  # of rows: both take room
+TWO_TILES = Tile(16, 32, 256, 4, 3)  # two tiles of rows: both take registers
 PER_PROCESSOR, LEAST_TILES, MOST_PARTS = 4, 4, 8  # programs of a product in parts, tiles of columns in a part, parts
 
 # Four 8-bit floats become two registers of bf16 numbers: their bits, moved, are 2^120 times too small. NaN would become
@@ -119,7 +119,7 @@ def takes(x: torch.Tensor, w: Fp8Matrix) -> bool:
 
 
 def parts_of(x: torch.Tensor, w: Fp8Matrix, bias: torch.Tensor | None) -> int:
-    """In how many parts a product keeps the card busy; 0 where it is not to be cut."""
+    """The number of parts in which a product keeps the card busy; 0 where it is not to be cut."""
     if len(x) > FEW_IN_PARTS or w.grouped or bias is not None or not x.is_cuda:
         return 0
     wanted = PER_PROCESSOR * n_processors(x.device) // triton.cdiv(w.shape[0], LARGE.n)

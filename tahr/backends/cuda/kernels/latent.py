@@ -17,8 +17,8 @@ from tahr.backends.cuda.kernels.common.rows import narrow
 from tahr.backends.cuda.kernels.experts import EXACT, down_kernel
 from tahr.backends.cuda.kernels.linear import FEW, TYPES
 
-HEADS = 16  # of a program: the smallest tile matrix units take
-KEYS, FEW_KEYS = 32, 16  # of a tile; few, where numbers are so wide that smaller cards hold no more
+HEADS = 16  # heads of a program: the smallest tile matrix units take
+KEYS, FEW_KEYS = 32, 16  # keys of a tile; few, where numbers are so wide that smaller cards hold no more
 
 
 @triton.jit
@@ -89,7 +89,7 @@ def attend_latent(call: AttentionCall, latent: int) -> torch.Tensor:
     return out
 
 
-@cache  # for good: captured graphs point at them
+@cache  # kept for good: captured graphs point at them
 def head_tiles(n_rows: int, n_heads: int, device: torch.device) -> tuple[torch.Tensor, ...]:
     """The pairs of rows and heads sorted by head, and of every tile of them its head, its begin and its end."""
     order = torch.arange(n_rows * n_heads).view(n_rows, n_heads).T.reshape(-1)

@@ -26,17 +26,17 @@ BLOCK_N = 256  # columns of the output that a program makes
 MAX_TARGETS = 3  # linears whose adapters one kernel adds
 SPLIT_COLS = 1024  # columns of x that one program of `shrink_kernel` takes at once
 FEWEST_PROGRAMS = (
-    8  # that share the tiles of a step: a grid is as large as the most tiles need, and mostly there are few
+    8  # programs that share the tiles of a step: a grid is as large as the most tiles need, and mostly there are few
 )
 _entry, _tile, _record = tl.constexpr(ENTRY), tl.constexpr(LORA_TILE), tl.constexpr(RECORD)
 _rows, _scales = tl.constexpr(ROWS), tl.constexpr(SCALES)
-_keep = tl.constexpr("evict_last")  # what every linear asks for stays in the cache while matrices pass through it
+_keep = tl.constexpr("evict_last")  # sums that every linear reads stay in the cache while matrices pass through it
 
 
 class TileTables(NamedTuple):
     """The tiles of one round on the device."""
 
-    n: torch.Tensor  # how many, one number
+    n: torch.Tensor  # number of tiles, one number
     records: torch.Tensor  # [most, RECORD]
     factors: torch.Tensor  # [n_linears, most, ENTRY]: those from n on have rank 0
 
@@ -45,11 +45,11 @@ class LoraCall(NamedTuple):
     """The adapters of linears whose outputs are columns of one matrix."""
 
     tiles: TileTables
-    first: int  # of the linears, which follow each other in `tiles.factors`
+    first: int  # first of the linears, which follow each other in `tiles.factors`
     most_tiles: int
-    heights: Sequence[int]  # of the linears, at most MAX_TARGETS
+    heights: Sequence[int]  # heights of the linears, at most MAX_TARGETS
     most_rank: int
-    dtype: torch.dtype  # of the factors
+    dtype: torch.dtype  # type of the factors
 
 
 @triton.jit
@@ -93,7 +93,7 @@ def shrink_kernel(
 @triton.jit
 def sums_of(low, tile, target, most_tiles, ranks, mask, n_targets: tl.constexpr, most_rank: tl.constexpr,
             n_splits: tl.constexpr):  # fmt: skip
-    """What `shrink_kernel` made of the rows of a tile, the splits added in order."""
+    """Sums of `shrink_kernel` for the rows of a tile, the splits added in order."""
     lows = tl.zeros((_tile, _tile), tl.float32)
     for split in tl.static_range(n_splits):
         place = ((split * most_tiles + tile) * _tile + tl.arange(0, _tile)).to(tl.int64) * n_targets + target
@@ -203,7 +203,7 @@ def expand(out: torch.Tensor, rows: ShrunkRows) -> None:
 
 
 def expand_behind(out: torch.Tensor, call: LoraCall) -> None:
-    """The same where the sums with the first factors are the columns of `out` behind those of the linears."""
+    """Expand where the sums with the first factors are the columns of `out` behind those of the linears."""
     launch_expand(out, out, 0, call)
 
 

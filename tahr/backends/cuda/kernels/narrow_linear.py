@@ -15,7 +15,8 @@ from tahr.backends.cuda.kernels.common.rows import gated, narrow
 from tahr.backends.cuda.kernels.linear import TYPES, Tile
 
 ONE_TILE = 64  # rows up to which a tile may be filled in part; more come in whole tiles
-MOST_VALUES, MOST_IN_PARTS = 1 << 23, 1 << 24  # of a matrix, whole or in parts: the library is faster with larger ones
+# values of a matrix, whole or in parts: the library is faster with larger ones
+MOST_VALUES, MOST_IN_PARTS = 1 << 23, 1 << 24
 ALIGN = 8  # numbers of 16 bits that the copy engine moves at least
 # The first whose programs all run at once is taken. As measured on an H200.
 TILES = [Tile(64, 32, 128, 4, 5), Tile(64, 64, 128, 4, 4), Tile(64, 128, 128, 4, 3)]
@@ -75,7 +76,7 @@ def n_programs(x: torch.Tensor, w: torch.Tensor, tile: Tile) -> int:
 
 
 def parts_of(x: torch.Tensor, w: torch.Tensor) -> int:
-    """In how many parts a product in `PARTS_TILE`s keeps the card busy; 0 where the vendor's library takes it."""
+    """The number of parts in which a product in `PARTS_TILE`s keeps the card busy; 0: the vendor's library takes it."""
     n = n_processors(x.device) // n_programs(x, w, PARTS_TILE) if fits(x, w) else 0
     is_small = w.numel() < (MOST_IN_PARTS if n > 1 else MOST_VALUES)
     return 1 << min(n, MOST_PARTS).bit_length() - 1 if n and is_small else 0

@@ -20,7 +20,7 @@ from tahr.backends.cuda.layouts.presence import interprets
 MOST_VECTORS = 4  # rows up to which the matrix is read once for each of them
 # Words of codes that a program takes at a time from each of some weight rows, by bits; fewer where they index a table.
 VECTOR_WORDS, VECTOR_ROWS, LOOKED_UP_ROWS = 512, {4: 16, 5: 8, 6: 8, 8: 8}, 4
-DENSE_WORDS, DENSE_COLS = 128, 1024  # that a program unpacks of a matrix, and of a row
+DENSE_WORDS, DENSE_COLS = 128, 1024  # words that a program unpacks of a matrix, and columns of a row
 _interprets = tl.constexpr(interprets())
 
 
@@ -44,7 +44,7 @@ def dot_bytes(w, x, total, signed: tl.constexpr):
 
 @triton.jit
 def for_words(blocks, block_n: tl.constexpr, block_w: tl.constexpr, lanes: tl.constexpr):
-    """What belongs to blocks, for each of their words."""
+    """Values of blocks, repeated for each of their words."""
     spread = tl.broadcast_to(blocks[:, :, None], (block_n, block_w // lanes, lanes))
     return tl.reshape(spread, (block_n, block_w))
 
@@ -133,7 +133,7 @@ def dot_words(
     word, upper, upper_odd, pair, n, even_x, odd_x, x_scale,
     n_bits: tl.constexpr, has_offset: tl.constexpr, shift: tl.constexpr,
 ):  # fmt: skip
-    """What words of weight rows add to their products with a row of x in bytes, times UNIT: [outs, words]."""
+    """Products of weight words with a row of x in bytes, times UNIT: [outs, words]."""
     even, odd = code_bytes(word, upper, upper_odd, n, n_bits)
     a, b = scales_of(pair, n, n_bits, has_offset)
     even_x, odd_x = tl.broadcast_to(even_x[None, :], even.shape), tl.broadcast_to(odd_x[None, :], even.shape)
@@ -223,7 +223,7 @@ def two_values(
     codes, a, b, table, j: tl.constexpr, n_bits: tl.constexpr, has_offset: tl.constexpr, shift: tl.constexpr,
     has_table: tl.constexpr, dtype: tl.constexpr,
 ):  # fmt: skip
-    """Those of bytes j and j + 2, in a last axis."""
+    """Values of bytes j and j + 2, in a last axis."""
     first = code_value(codes, a, b, table, j, n_bits, has_offset, shift, has_table).to(dtype)
     return tl.join(first, code_value(codes, a, b, table, j + 2, n_bits, has_offset, shift, has_table).to(dtype))
 
@@ -250,7 +250,7 @@ def packed_table_kernel(
     has_offset: tl.constexpr, shift: tl.constexpr, has_table: tl.constexpr, act: tl.constexpr, has_bias: tl.constexpr,
     dtype: tl.constexpr, unit: tl.constexpr, block_n: tl.constexpr, block_w: tl.constexpr,
 ):  # fmt: skip
-    """The same as `packed_vector_kernel` for codes that stand for the numbers of a table; x is not rounded to bytes."""
+    """Multiply codes that stand for the numbers of a table; x is not rounded to bytes."""
     let_next_start()
     outs, index = tl.program_id(0) * block_n + tl.arange(0, block_n), tl.program_id(1).to(tl.int64)
     wait_for_previous()
@@ -328,7 +328,7 @@ def unpack_kernel(
     cols = begin * n_codes + tl.arange(0, block_w * n_codes)
     place = out + outs.to(tl.int64)[:, None] * (n_words * n_codes) + cols[None, :]
     mask = (outs < n_out)[:, None] & (cols < n_words * n_codes)[None, :]
-    wait_for_previous()  # they may still read the scratch
+    wait_for_previous()  # kernels before this one may still read the scratch
     tl.store(place, tl.reshape(values, (block_n, block_w * n_codes)), mask=mask)
 
 

@@ -121,14 +121,14 @@ def space_kernel(
 
 
 def sequences(net: DeltaNet | StateSpace, inputs: Any) -> tuple[Any, ...]:
-    """What kernels with a state per sequence read of a step."""
+    """Inputs of a step that kernels with a state per sequence read."""
     return inputs.query_start, inputs.positions, inputs.state_slots, inputs.counts, net.state_width, net.channels
 
 
 def convolved(
     x: torch.Tensor, net: DeltaNet | StateSpace, state: torch.Tensor, step: tuple[Any, ...], n_seqs: int
 ) -> torch.Tensor:
-    """What the convolution makes of the channels, in f32; rows of padding are zero."""
+    """The convolved channels, in f32; rows of padding are zero."""
     mixed = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     bias = net.conv_bias if isinstance(net, StateSpace) else None
     conv_kernel[(n_seqs, triton.cdiv(net.channels, BLOCK))](

@@ -51,7 +51,7 @@ def attend_tile(
         scores += slope[:, None] * (at - newest)[None, :]
     scores = tl.where(((at >= lowest) & (at < end))[None, :], scores, float("-inf"))
     higher = tl.maximum(best, tl.max(scores, 1))
-    base = tl.where(higher == float("-inf"), 0.0, higher)  # of a row that has seen nothing yet
+    base = tl.where(higher == float("-inf"), 0.0, higher)  # finite for rows that have seen nothing yet
     p, decay = tl.exp(scores - base[:, None]), tl.exp(best - base)
     total = total * decay[:, None] + tl.dot(p.to(dtype), v.to(dtype), input_precision="ieee")
     return total, weight * decay + tl.sum(p, 1), higher
@@ -101,7 +101,7 @@ def attend_newest(q, key, value, weight, best, scale, softcap, has_cap: tl.const
 
 @triton.jit
 def store_part(sums, weights, maxima, total, weight, best, parts, cols, live, dim: tl.constexpr):
-    """What a split found, for the kernel that adds splits up."""
+    """Store a split's sums, for the kernel that adds splits up."""
     mask = live[:, None] & (cols < dim)[None, :]
     tl.store(sums + parts[:, None] * dim + cols[None, :], total, mask=mask)
     tl.store(weights + parts, weight, mask=live)

@@ -14,13 +14,13 @@ class TileLayout(NamedTuple):
     """Assignments sorted by expert, cut into tiles that share one."""
 
     order: torch.Tensor
-    experts: torch.Tensor  # of tiles; as many as there are experts: the tile is empty
+    experts: torch.Tensor  # expert of each tile; the number of experts marks an empty tile
     begins: torch.Tensor
     ends: torch.Tensor
 
 
 RANKED = 256  # assignments of a program that only counts
-CELLS = 8192  # of a table of assignments by experts that a program looks at
+CELLS = 8192  # cells of a table of assignments by experts that a program looks at
 
 
 @triton.jit

@@ -15,7 +15,7 @@ from tahr.backends.cuda.kernels.search import token_of_whole_row
 
 GROUP = 64  # tokens whose best logit is known; also the lanes a row is folded into, see `LogitRows.draw`
 TILE_GROUPS = 128  # groups a program scans
-CANDIDATES = 1024  # more than these, and the whole row is searched
+CANDIDATES = 1024  # longest list of candidates: beyond it the whole row is searched
 FIRST_GROUPS = 512  # groups taken for top-p alone: almost always the choice lies within
 
 # Fields of a sample in the int32 array that is sent to the device: [N_FIELDS, n]
@@ -30,11 +30,11 @@ class RowSizes(NamedTuple):
     """Samples of one vocabulary: the numbers that both kernels take, in their order."""
 
     n: int
-    stride: int  # from one row of logits to the next
+    stride: int  # distance of two rows of logits
     n_vocab: int
     n_groups: int
     n_tiles: int
-    n_words: int  # of a mask
+    n_words: int  # words of a mask
 
     @property
     def choose_blocks(self) -> tuple[int, ...]:
@@ -43,7 +43,7 @@ class RowSizes(NamedTuple):
         return (*SCAN_BLOCKS, *powers, CANDIDATES, FIRST_GROUPS)
 
 
-SCAN_BLOCKS = (GROUP, TILE_GROUPS)  # and those of `scan_kernel`
+SCAN_BLOCKS = (GROUP, TILE_GROUPS)  # sizes of this kernel and of `scan_kernel`
 SCAN_WARPS, CHOOSE_WARPS = 4, 8
 
 

@@ -8,10 +8,10 @@ import torch
 from tahr.errors import QuantError
 from tahr.weights.tensor import HostTensor
 
-LARGEST = 448.0  # of an e4m3 number
+LARGEST = 448.0  # the largest e4m3 number
 NAN = 0x7F  # the bits of an e4m3 NaN but for its sign
 GROUP = 128  # columns with one scale, where a row has several
-CAPABILITY = (8, 9)  # of the first cards that convert e4m3 numbers
+CAPABILITY = (8, 9)  # the first cards that convert e4m3 numbers
 CHUNK = 1 << 26  # bytes that travel at a time
 
 

@@ -16,7 +16,7 @@ from tahr.weights.tensor import HostTensor
 
 BLOCK = 32  # columns
 UNIT = 4096.0  # scales are stored times this, which keeps small ones among the normal f16 numbers
-MOST = 65504.0  # what an f16 holds
+MOST = 65504.0  # the largest f16
 CHUNK = 1 << 25  # values that are packed at a time
 
 Bytes: TypeAlias = torch.Tensor  # uint8 [n, bytes of a block]
@@ -108,7 +108,7 @@ def rounded_matrix(values: torch.Tensor) -> CodedMatrix | None:
     parts = []
     for rows in values.split(max(1, CHUNK // n_cols)):
         blocks = rows.reshape(-1, BLOCK).float()
-        scales = (blocks.abs().amax(1, keepdim=True) / 127 * UNIT).half().float() / UNIT  # as they are stored
+        scales = (blocks.abs().amax(1, keepdim=True) / 127 * UNIT).half().float() / UNIT  # rounded like stored scales
         codes = (blocks / torch.where(scales > 0, scales, 1.0)).round_().clamp_(-127, 127).to(torch.int8)
         part = pack(EIGHT, Codes(codes.view(torch.uint8), scales))
         if part is None:
@@ -245,7 +245,7 @@ def pack(kind: CodeKind, parts: Codes) -> tuple[torch.Tensor, torch.Tensor, torc
 
 
 def packed_bytes(n_values: int, kind: CodeKind) -> int:
-    """What a matrix of so many values takes in packed form: its codes, and four bytes of scales for every block."""
+    """Bytes of a packed matrix of `n_values`: its codes, and four bytes of scales for every block."""
     return n_values * kind.n_bits // 8 + n_values // BLOCK * 4
 
 

@@ -61,7 +61,7 @@ def missing_packages() -> list[str]:
 
 
 def old_packages() -> list[str]:
-    """What is here but too old, with its version; packages that do not say theirs may be as new as any."""
+    """Packages that are too old, with their versions; those that do not say theirs may be as new as any."""
     from importlib import metadata
 
     found = []
@@ -99,7 +99,7 @@ def build_problem() -> str:
 
 
 def describe() -> dict[str, str]:
-    """What a reader of `tahr devices` wants to know of the GPU."""
+    """Facts about the GPU for readers of `tahr devices`."""
     import torch
     import triton
 

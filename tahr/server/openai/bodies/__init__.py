@@ -16,7 +16,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
 
 
 class GenerationBody(LlamaSamplingFields, kw_only=True, forbid_unknown_fields=True):
-    """What a chat and a completion have in common; null is the same as not given."""
+    """Fields that chats and completions share; null is the same as not given."""
 
     model: str | None = None
     lora: Lora = None
@@ -40,7 +40,7 @@ class GenerationBody(LlamaSamplingFields, kw_only=True, forbid_unknown_fields=Tr
     cache_salt: str | None = None
     speculative: bool | None = None
 
-    response_format: Any = None  # these are read by `grammars`
+    response_format: Any = None  # `grammars` reads this field and the five below
     structured_outputs: dict[str, Any] | None = None
     guided_json: Any = None
     guided_regex: str | None = None
@@ -69,7 +69,7 @@ class ChatBody(GenerationBody, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
     prediction: Inert = None
-    tools: list[Any] | None = None  # these are read by `chat_fields`
+    tools: list[Any] | None = None  # `chat_fields` reads this field and those below
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     functions: list[Any] | None = None

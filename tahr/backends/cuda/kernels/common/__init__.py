@@ -1,1 +1,1 @@
-"""What kernels share: how they start, sizes of a card, rows, attention."""
+"""Common parts of kernels: how they start, sizes of a card, rows, attention."""

@@ -201,7 +201,7 @@ def attend_tile(
     """One tile of keys added to the running softmax, in powers of two. Unmasked, every row sees every key of it."""
     at = first + tl.arange(0, block_n)
     scores = tl.dot(q, tl.trans(k.to(dtype)))
-    unit = scale * LOG2_E  # of scores, which stay as they are where nothing else happens to them
+    unit = scale * LOG2_E  # unit of scores, which stay as they are where nothing else happens to them
     if has_cap:
         scores = softcap * LOG2_E * tanh(scores * (scale / softcap))
     elif has_slopes:
@@ -331,7 +331,7 @@ def prefill_kernel(
     slope = per_head(slopes, heads, has_slopes)
     total, weight, best = begun_finite(sinks, heads, has_sinks, block_m, block_d)
     n_whole = 0 if has_window else (earliest + 1) // block_n * block_n  # keys that every row sees
-    # From here on keys are new, and whole tiles of them come from rows; one tile between may be partly new.
+    # Keys are new from here on, and whole tiles of them come from rows; one tile between may be partly new.
     n_old = tl.load(positions + start) if has_rows else n_whole
     paged_end = tl.minimum(n_old // block_n * block_n, n_whole)
     rows_begin = tl.minimum(tl.cdiv(n_old, block_n) * block_n, n_whole)
@@ -420,7 +420,7 @@ def decode_kernel(
     floor, share, n_live = shares(length, lowest, n_splits, block_n, least)
     if split >= n_live:
         return
-    wait_for_previous()  # only now: the step's inputs were there before its first kernel
+    wait_for_previous()  # late enough: the step's inputs were there before its first kernel
     used = tl.where(alive, group, 0)
     rows, cols = tl.arange(0, block_m), tl.arange(0, block_d)
     head = kv_head * group + rows
@@ -472,7 +472,7 @@ def combine_kernel(
     length = tl.load(seq_lens + seq)
     if mixed:
         alive = alive & (tl.load(query_start + seq + 1) - token == 1)
-    wait_for_previous()  # only now: the step's inputs were there before its first kernel
+    wait_for_previous()  # late enough: the step's inputs were there before its first kernel
     lowest = tl.where(window > 0, tl.maximum(length - window, 0), 0)
     _, _, n_live = shares(length, lowest, n_splits, block_n, least)
     if (alive == 0) | (n_live == 1):
@@ -487,7 +487,7 @@ def combine_kernel(
     weight = tl.sum(given * tl.exp(maximum - best[:, None]), 1)
     result = tl.zeros((block_h, block_d), tl.float32)
     for begin in range(0, n_live, at_once):
-        for i in tl.static_range(at_once):  # in order: sums over another dimension would change places of lanes
+        for i in tl.static_range(at_once):  # ordered: sums over another dimension would change places of lanes
             at = begin + i
             decay = tl.exp(tl.load(maxima + first + at, mask=used & (at < n_live), other=float("-inf")) - best)
             place = (first + at)[:, None] * dim + cols[None, :]

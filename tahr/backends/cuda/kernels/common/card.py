@@ -1,4 +1,4 @@
-"""What a card has, as far as kernels ask for it."""
+"""Sizes of a card that kernels depend on."""
 
 from functools import cache
 
@@ -21,7 +21,7 @@ def shared_bytes(device: torch.device) -> int:
 
 
 def stages_within(n_stages: int, stage_bytes: int, device: torch.device) -> int:
-    """As many stages of loads as shared memory holds, `n_stages` at most; it holds one fewer than there are."""
+    """Stages of loads that shared memory holds, `n_stages` at most; it holds one fewer than there are."""
     return min(n_stages, 1 + shared_bytes(device) // stage_bytes)
 
 

@@ -38,7 +38,7 @@ class PageMover:
         self._page_words = page_words
         self._n_pieces = len(pieces)
         self._address = pieces.data_ptr()
-        self._compiled: dict[bool, Any] = {}  # by `gathers`; the interpreter compiles nothing
+        self._compiled: dict[bool, Any] = {}  # kernels by `gathers`; the interpreter compiles nothing
 
     def launch(self, staged: torch.Tensor, pages: torch.Tensor, gathers: bool, stream: int) -> None:
         """Copy on a stream, which is named by its address."""

@@ -14,7 +14,7 @@ from tahr.backends.cuda.layouts import kv as cuda_kv
 
 TO_WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23: small numbers added to it lose their fractions, ties to even
 FEW = 64  # tokens up to which every head gets a program of its own
-HEADS = 8  # of a program in larger steps, at most
+HEADS = 8  # most heads of a program in larger steps
 
 
 @triton.jit
@@ -86,7 +86,7 @@ def store_heads(numbers, scales, offset, heads, dim, cols, inside, kv_block: tl.
     else:
         n: tl.constexpr = heads.shape[0]
         parts = tl.reshape(heads, (n, block // kv_block, kv_block))
-        most = tl.max(tl.abs(parts), 2) + tl.sum(parts * 0.0, 2)  # what is not finite makes the sum NaN
+        most = tl.max(tl.abs(parts), 2) + tl.sum(parts * 0.0, 2)  # numbers that are not finite make the sum NaN
         scale = tl.div_rn(most, tl.full(most.shape, 127.0, tl.float32)).to(tl.float16)
         scale = tl.where(scale == float("inf"), float("nan"), scale).to(tl.float16)
         exact = scale.to(tl.float32)

@@ -19,11 +19,12 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from tahr.backends.cuda.kernels.common.attention_kernels import sequence_of
 from tahr.backends.cuda.kernels.common.dependent import let_next_start, wait_for_previous
 
-load_tile = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared  # its name until 3.8
+# the second name ends with Triton 3.8
+load_tile = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 
 LOG2_E = gl.constexpr(1.4426950408889634)
 HALF = gl.constexpr(64)  # query rows of a warp group
-BLOCK_M, N_STAGES = 128, 2  # as measured on an H200
+BLOCK_M, N_STAGES = 128, 2  # measured on an H200
 
 
 @gluon.jit
@@ -143,7 +144,7 @@ def fresh_kernel(
     `prefill_kernel` has the other sequences. Keys and values are descriptors of the step's rows.
     """
     let_next_start()
-    wait_for_previous()  # also if there is nothing to do: the next kernel takes it that all before have finished
+    wait_for_previous()  # waits even without work: the next kernel takes it that all before have finished
     kv_head, n_seqs = gl.program_id(1), gl.load(counts + 2)
     if n_seqs == 0:
         return
@@ -152,7 +153,7 @@ def fresh_kernel(
     n_tokens = gl.load(query_start + seq + 1) - start
     if (tile * block_m >= n_tokens * group) | (n_tokens < block_n) | (gl.load(positions + start) != 0):
         return
-    end = gl.minimum((tile * block_m + block_m - 1) // group + 1, n_tokens)  # of the keys that any row sees
+    end = gl.minimum((tile * block_m + block_m - 1) // group + 1, n_tokens)  # end of the keys that any row sees
     n_tiles, n_whole = (end + block_n - 1) // block_n, (tile * block_m // group + 1) // block_n
     dtype: gl.constexpr = q.dtype.element_ty
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, dim], dtype)
