@@ -24,7 +24,8 @@ from silent import Silent
 from tahr.backends.api import Weight
 from tahr.backends.cuda.backend import CudaBackend
 from tahr.backends.cuda.kernels.packed import unpacked_matrix
-from tahr.backends.cuda.layouts import packed
+from tahr.backends.cuda.layouts import kinds, packed
+from tahr.backends.cuda.layouts.codes import FORMATS as PACKED_FORMATS
 from tahr.backends.cuda.layouts.fp8 import fp8_matrix
 from tahr.backends.cuda.steps import EagerPlan
 from tahr.backends.cuda.weights import has_memory
@@ -99,7 +100,7 @@ class RandomBackend(CudaBackend):
     def weight(self, tensor: HostTensor) -> Weight:
         form = self.format_of(tensor)
         if form:
-            matrix = random_packed(packed.FORMATS[form.name][0], tensor.shape, self.device)
+            matrix = random_packed(PACKED_FORMATS[form.name][0], tensor.shape, self.device)
             if has_memory(self.device, matrix, self.free_share):
                 matrix = replace(matrix, dense=unpacked_matrix(matrix, matrix.dtype))
             n_bytes = replace(matrix, dense=None).n_bytes  # what one row reads
@@ -115,15 +116,15 @@ class RandomBackend(CudaBackend):
         return Weight(tensor.name, "BF16", "dense bf16", n_rows, n_cols, 2 * values.numel(), values, prod(stack))
 
 
-def random_packed(kind: packed.CodeKind, shape: tuple[int, ...], device: torch.device) -> packed.CodedMatrix:
+def random_packed(kind: kinds.CodeKind, shape: tuple[int, ...], device: torch.device) -> packed.CodedMatrix:
     """Random codes, with scales of about the usual size."""
     n_rows, n_cols = shape
-    n_blocks = n_cols // packed.BLOCK
+    n_blocks = n_cols // kinds.BLOCK
     codes, high = (
         torch.randint(-(2**31), 2**31, (n_rows, n_blocks * n_words), dtype=torch.int32, device=device)
         for n_words in (8 if kind.n_bits == 8 else 4, N_HIGH[kind.n_bits])
     )
-    scale = packed.UNIT * 0.07 / 2**kind.n_bits
+    scale = kinds.UNIT * 0.07 / 2**kind.n_bits
     pair = [scale, scale * 2 ** (kind.n_bits - 1) if kind.has_offset else scale]
     scales = torch.tensor(pair, dtype=torch.float16, device=device).view(torch.int32).repeat(n_rows, n_blocks)
     return packed.CodedMatrix(kind, codes, high, scales, (n_rows, n_cols))

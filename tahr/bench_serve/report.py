@@ -54,8 +54,10 @@ def lengths(plan: BenchPlan) -> dict[str, int | None]:
         return {"n_prompt": None, "n_prefix": 0, "n_gen": None}
     n_prefix = plan.n_prefix if plan.dataset == "shared-prefix" else 0
     return {
-        "n_prompt": n_prefix + (plan.n_input or N_INPUT[plan.dataset]), "n_prefix": n_prefix, "n_gen": plan.n_output,
-    }  # fmt: skip
+        "n_prompt": n_prefix + (plan.n_input or N_INPUT[plan.dataset]),
+        "n_prefix": n_prefix,
+        "n_gen": plan.n_output,
+    }
 
 
 def env_hash(env: dict[str, Any]) -> str:

@@ -132,9 +132,11 @@ def dispatch(argv: Sequence[str]) -> int:
         raise ConfigError(unknown_verb(name))
     verb = import_module(f"tahr.cli.{NAMES[name]}")
     parser = Parser(
-        prog=f"tahr {name}", description=verb.HELP, allow_abbrev=False,
+        prog=f"tahr {name}",
+        description=verb.HELP,
+        allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     verb.add_arguments(parser)
     parser.usage = usage_of(parser)
     # Intermixed, so that options may stand between the words of a message.

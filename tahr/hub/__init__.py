@@ -52,9 +52,13 @@ Unfit = Callable[[int], str]  # why weights of so many bytes in bf16 are not run
 
 
 def choose(
-    text: str, *, quant: str | None = None, revision: str | None = None, unfit: Unfit | None = None,
+    text: str,
+    *,
+    quant: str | None = None,
+    revision: str | None = None,
+    unfit: Unfit | None = None,
     progress: Progress | None = None,
-) -> Ref:  # fmt: skip
+) -> Ref:
     """Choose the meaning of a name: a copy on this machine, else its repository or, where that is unfit, its twin."""
     ref = parse(text, quant=quant, revision=revision)
     twin = twin_of(ref)

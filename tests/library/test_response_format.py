@@ -17,7 +17,8 @@ import pytest
 from tahr import LLM, AsyncLLM, BeamSearchConfig, InferenceConfig, InferenceEngine, SamplingParams
 from tahr.errors import ConfigError, GrammarError
 from tahr.grammar import Grammar
-from tahr.library.structured.dataclass_schema import from_json, schema_of
+from tahr.library.structured.dataclass_schema import schema_of
+from tahr.library.structured.dataclass_values import from_json
 from tahr.library.structured.response_format import response_format_of
 
 

@@ -7,8 +7,36 @@ import numpy as np
 
 from tahr import _native as native
 from tahr._native import address_of
-from tahr.backends import api
-from tahr.backends.api import INT8_BLOCK, Bytes, Floats, Ints, Rows, Tensor, Vector, Weight
+from tahr.backends.api import (
+    INT8_BLOCK,
+    PINNED_BYTES,
+    AttentionSpec,
+    Bytes,
+    DeltaNet,
+    ExpertMLPs,
+    Floats,
+    Ints,
+    JoinedLinears,
+    KVShape,
+    KVStore,
+    LayerMemory,
+    Linear,
+    LinearShape,
+    MemoryLayout,
+    PageIO,
+    Plan,
+    Rotation,
+    Routing,
+    Rows,
+    StateShape,
+    StateSpace,
+    StepInputs,
+    StepLimits,
+    Tensor,
+    Vector,
+    Weight,
+    kv_sides,
+)
 from tahr.backends.cpu.info import read_cpu_info
 from tahr.backends.cpu.isa import choose_isa, choose_threads, wants_plain_attention
 from tahr.backends.cpu.kv import KV_TYPES, PagedLayer, check_heads, make_layer, task_heads
@@ -77,42 +105,42 @@ class CpuBackend(RowOps):
         # A plan's result stays in place until the plan runs again; anything else may be overwritten by the next op.
         return rows.copy() if tensor.data.arena is self._eager.arena else rows
 
-    def step_inputs(self, limits: api.StepLimits) -> api.StepInputs:
-        return api.StepInputs.empty(limits)
+    def step_inputs(self, limits: StepLimits) -> StepInputs:
+        return StepInputs.empty(limits)
 
-    def check_attention(self, spec: api.AttentionSpec, shape: api.KVShape, n_heads: int) -> None:
+    def check_attention(self, spec: AttentionSpec, shape: KVShape, n_heads: int) -> None:
         super().check_attention(spec, shape, n_heads)
         check_heads(shape)
 
-    def check_delta_net(self, net: api.DeltaNet) -> None:
+    def check_delta_net(self, net: DeltaNet) -> None:
         check_delta_net(net)
 
-    def check_state_space(self, net: api.StateSpace) -> None:
+    def check_state_space(self, net: StateSpace) -> None:
         check_state_space(net)
 
-    def paged_layer(self, shape: api.KVShape, n_pages: int, layout: api.MemoryLayout) -> PagedLayer:
-        if not KV_TYPES.keys() >= set(api.kv_sides(layout.dtype)):
+    def paged_layer(self, shape: KVShape, n_pages: int, layout: MemoryLayout) -> PagedLayer:
+        if not KV_TYPES.keys() >= set(kv_sides(layout.dtype)):
             raise ConfigError(
                 f"The cpu backend cannot keep a KV cache of {layout.dtype}. Use one of: {', '.join(KV_TYPES)}."
             )
         return make_layer(shape, n_pages, layout.page_size, layout.dtype)
 
-    def state_layer(self, shape: api.StateShape, n_slots: int) -> Floats:
+    def state_layer(self, shape: StateShape, n_slots: int) -> Floats:
         return np.zeros((n_slots, *shape.shape), np.float32)
 
-    def read_pages(self, kv: api.KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
+    def read_pages(self, kv: KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
         self.flush()
         return [layer.read(pages) for layer in kv.paged(group)]
 
-    def write_pages(self, kv: api.KVStore, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
+    def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
         self.flush()
         for layer, content in zip(kv.paged(group), layers, strict=True):
             layer.write(pages, content)
 
-    def page_io(self, kv: api.KVStore, pinned_bytes: int = api.PINNED_BYTES) -> api.PageIO:
+    def page_io(self, kv: KVStore, pinned_bytes: int = PINNED_BYTES) -> PageIO:
         return CpuPageIO(kv, self.flush)
 
-    def copy_pages(self, kv: api.KVStore, pairs: Sequence[tuple[int, int]], group: int = 0) -> None:
+    def copy_pages(self, kv: KVStore, pairs: Sequence[tuple[int, int]], group: int = 0) -> None:
         self.flush()
         sources, targets = np.array(pairs, np.int64).T
         for layer in kv.paged(group):
@@ -120,11 +148,11 @@ class CpuBackend(RowOps):
             if layer.values is not None:
                 layer.values[targets] = layer.values[sources]
 
-    def read_states(self, kv: api.KVStore, slots: Sequence[int]) -> list[Floats]:
+    def read_states(self, kv: KVStore, slots: Sequence[int]) -> list[Floats]:
         self.flush()
         return [layer[list(slots)] for layer in kv.states()]
 
-    def write_states(self, kv: api.KVStore, slots: Sequence[int], layers: Sequence[Floats]) -> None:
+    def write_states(self, kv: KVStore, slots: Sequence[int], layers: Sequence[Floats]) -> None:
         self.flush()
         for layer, content in zip(kv.states(), layers, strict=True):
             layer[list(slots)] = content
@@ -139,7 +167,7 @@ class CpuBackend(RowOps):
         finally:
             self._eager.clear()
 
-    def record(self, step: Callable[[], Tensor], inputs: api.StepInputs) -> api.Plan:
+    def record(self, step: Callable[[], Tensor], inputs: StepInputs) -> Plan:
         queue = Queue(self.isa)
         before = self._queue
         self._queue = queue
@@ -159,11 +187,11 @@ class CpuBackend(RowOps):
 
     # ---- ops --------------------------------------------------------------------------------------------------
 
-    def embed(self, table: Weight, step: api.StepInputs, scale: float = 1.0) -> Tensor:
+    def embed(self, table: Weight, step: StepInputs, scale: float = 1.0) -> Tensor:
         self._queue.tables.append((step, table))
         return self._embed(table, step, step.ids, scale)
 
-    def _embed(self, table: Weight, step: api.StepInputs, indices: Ints, scale: float) -> Tensor:
+    def _embed(self, table: Weight, step: StepInputs, indices: Ints, scale: float) -> Tensor:
         matrix: PackedMatrix = table.data
         format_name, rows = matrix.table
         self._queue.keep(rows)
@@ -180,16 +208,16 @@ class CpuBackend(RowOps):
         )
         return out
 
-    def embed_positions(self, table: Weight, step: api.StepInputs) -> Tensor:
+    def embed_positions(self, table: Weight, step: StepInputs) -> Tensor:
         return self._embed(table, step, step.positions, 1.0)
 
-    def linear(self, x: Tensor, linear: api.Linear) -> Tensor:
+    def linear(self, x: Tensor, linear: Linear) -> Tensor:
         return self._multiply(x, [linear])[0]
 
-    def linears(self, x: Tensor, joined: api.JoinedLinears) -> list[Tensor]:
+    def linears(self, x: Tensor, joined: JoinedLinears) -> list[Tensor]:
         return self._multiply(x, joined.parts)
 
-    def _multiply(self, x: Tensor, linears: Sequence[api.Linear]) -> list[Tensor]:
+    def _multiply(self, x: Tensor, linears: Sequence[Linear]) -> list[Tensor]:
         outs = [self._like(x, linear.weight.n_rows) for linear in linears]
         jobs = [self._job(linear, out) for linear, out in zip(linears, outs, strict=True)]
         for first in range(0, len(jobs), native.MAX_LINEAR_JOBS):
@@ -201,10 +229,10 @@ class CpuBackend(RowOps):
             self.lora.enqueue(self._queue, x, list(zip(names, outs, strict=True)))
         return outs
 
-    def lora_bank(self, shapes: Mapping[str, api.LinearShape], limits: api.StepLimits) -> CpuLoraBank:
+    def lora_bank(self, shapes: Mapping[str, LinearShape], limits: StepLimits) -> CpuLoraBank:
         return CpuLoraBank(shapes, limits)
 
-    def head_linears(self, x: Tensor, stack: api.Linear) -> Tensor:
+    def head_linears(self, x: Tensor, stack: Linear) -> Tensor:
         """Multiply head by head, as experts do: row r has one pair per head, and a head's pairs share its matrix."""
         n_heads = stack.weight.n_stack
         out = self._like(x, stack.weight.n_stack * stack.weight.n_rows)
@@ -223,12 +251,12 @@ class CpuBackend(RowOps):
         )
         return out
 
-    def _job(self, linear: api.Linear, out: Tensor) -> "native.Job":
+    def _job(self, linear: Linear, out: Tensor) -> "native.Job":
         packed = linear.weight.data.packed
         self._queue.keep(packed)
         return packed, out.data.address, self._use_vector(linear.bias)
 
-    def _quantised(self, x: Tensor, linears: Sequence[api.Linear]) -> int:
+    def _quantised(self, x: Tensor, linears: Sequence[Linear]) -> int:
         """The address of the rows as int8 blocks, made once per tensor and only if one of the matrices wants it."""
         assert all(
             x.width in (linear.weight.n_cols, linear.weight.n_stack * linear.weight.n_cols) for linear in linears
@@ -243,7 +271,7 @@ class CpuBackend(RowOps):
         address: int = buffer.quantised.rows.address
         return address
 
-    def experts(self, x: Tensor, scores: Tensor, mlps: api.ExpertMLPs) -> Tensor:
+    def experts(self, x: Tensor, scores: Tensor, mlps: ExpertMLPs) -> Tensor:
         routing = mlps.routing
         routes = self._route(x, scores, routing)
         gate, up = self._each_expert(x, [mlps.gate, mlps.up], routes, routing.n_active)
@@ -276,7 +304,7 @@ class CpuBackend(RowOps):
         )
         return out
 
-    def _route(self, x: Tensor, scores: Tensor, routing: api.Routing) -> Routes:
+    def _route(self, x: Tensor, scores: Tensor, routing: Routing) -> Routes:
         """Choose each row's experts and sort the (row, expert) pairs by expert."""
         assert routing.n_active <= scores.width <= native.MAX_EXPERTS
         shares, chosen = (Buffer(self._queue.arena, x.data.count, 4 * routing.n_active) for _ in range(2))
@@ -314,9 +342,7 @@ class CpuBackend(RowOps):
         )
         return routes
 
-    def _each_expert(
-        self, x: Tensor, linears: Sequence[api.Linear], routes: Routes, pairs_per_row: int
-    ) -> list[Tensor]:
+    def _each_expert(self, x: Tensor, linears: Sequence[Linear], routes: Routes, pairs_per_row: int) -> list[Tensor]:
         """Every pair's row times its expert's matrices."""
         assert all(linear.weight.n_stack == routes.n_experts for linear in linears)
         outs = [self._rows(linear.weight.n_rows, x.rows, routes.n_pairs) for linear in linears]
@@ -331,7 +357,7 @@ class CpuBackend(RowOps):
         )
         return outs
 
-    def rope_and_cache(self, qkv: Sequence[Tensor], rotation: api.Rotation, memory: api.LayerMemory) -> Tensor:
+    def rope_and_cache(self, qkv: Sequence[Tensor], rotation: Rotation, memory: LayerMemory) -> Tensor:
         (q, *kv) = qkv
         norms = rotation.norms
         k, v = (*map(self._use, kv), 0, 0)[:2]
@@ -356,7 +382,7 @@ class CpuBackend(RowOps):
         )
         return out
 
-    def attention(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> Tensor:
+    def attention(self, q: Tensor, spec: AttentionSpec, memory: LayerMemory) -> Tensor:
         step = memory.step
         shape = memory.kv_shape
         n_q_heads = q.width // shape.head_dim
@@ -394,19 +420,19 @@ class CpuBackend(RowOps):
         )
         return out
 
-    def delta_net(self, parts: Sequence[Tensor], net: api.DeltaNet, memory: api.LayerMemory) -> Tensor:
+    def delta_net(self, parts: Sequence[Tensor], net: DeltaNet, memory: LayerMemory) -> Tensor:
         out = self._like(parts[0], net.n_v_heads * net.v_dim)
         self._keep(parts, (net.conv, net.decay, net.dt_bias, net.gain), memory)
         enqueue_delta_net(self._queue, parts, net, memory, out)
         return out
 
-    def state_space(self, parts: Sequence[Tensor], net: api.StateSpace, memory: api.LayerMemory) -> Tensor:
+    def state_space(self, parts: Sequence[Tensor], net: StateSpace, memory: LayerMemory) -> Tensor:
         out = self._like(parts[0], net.width)
         self._keep(parts, (net.conv, net.conv_bias, net.decay, net.dt_bias, net.skip, net.gain), memory)
         enqueue_state_space(self._queue, parts, net, memory, out)
         return out
 
-    def _keep(self, parts: Sequence[Tensor], vectors: Sequence[Vector | None], memory: api.LayerMemory) -> None:
+    def _keep(self, parts: Sequence[Tensor], vectors: Sequence[Vector | None], memory: LayerMemory) -> None:
         """Keep alive everything a recurrent layer looks at."""
         self._keep_memory(memory)
         for part in parts:
@@ -416,7 +442,7 @@ class CpuBackend(RowOps):
 
     def gate_rows(self, x: Tensor, scores: Tensor) -> Tensor:
         assert scores.width == 1
-        routes = self._route(x, scores, api.Routing(1, renormalise=False, sigmoid=True))
+        routes = self._route(x, scores, Routing(1, renormalise=False, sigmoid=True))
         return self._mix(x, x, routes, 1)
 
 

@@ -5,13 +5,22 @@ from collections.abc import Callable
 import numpy as np
 
 from tahr._native import address_of
-from tahr.backends import api
-from tahr.backends.api import Rows, Tensor, Vector
+from tahr.backends.api import (
+    Activation,
+    AttentionScaling,
+    Backend,
+    LayerMemory,
+    Rope,
+    Rows,
+    StepInputs,
+    Tensor,
+    Vector,
+)
 from tahr.backends.cpu.memory import Buffer, Count
 from tahr.backends.cpu.queue import Queue, offer_quantised
 
 
-class RowOps(api.Backend):
+class RowOps(Backend):
     """Appends to `_queue`, whichever that is at the moment."""
 
     _queue: Queue
@@ -22,7 +31,7 @@ class RowOps(api.Backend):
     def _like(self, x: Tensor, width: int | None = None) -> Tensor:
         return self._rows(width or x.width, x.rows, x.data.count)
 
-    def _per_token(self, step: api.StepInputs, width: int) -> Tensor:
+    def _per_token(self, step: StepInputs, width: int) -> Tensor:
         self._queue.keep(step)
         return self._rows(width, Rows.TOKENS, Count(step.counts, 0, step.limits.n_tokens))
 
@@ -34,7 +43,7 @@ class RowOps(api.Backend):
         self._queue.keep(buffer.count)
         return buffer.address
 
-    def _keep_memory(self, memory: api.LayerMemory) -> None:
+    def _keep_memory(self, memory: LayerMemory) -> None:
         """Keep alive what an op reads and writes of a layer's memory."""
         self._queue.keep(memory.step)
         self._queue.keep(memory.store)
@@ -129,7 +138,7 @@ class RowOps(api.Backend):
     def _add(self, x: Tensor, y: int, scale: float) -> Tensor:
         return self._each_number(x, self._queue.tape.add, y=y, scale=scale)
 
-    def activate(self, gate: Tensor, up: Tensor | None, act: api.Activation) -> Tensor:
+    def activate(self, gate: Tensor, up: Tensor | None, act: Activation) -> Tensor:
         out = self._like(gate)
         self._queue.tape.activate(
             n_rows=gate.data.count.address,
@@ -156,7 +165,7 @@ class RowOps(api.Backend):
         op(n_rows=x.data.count.address, x=self._use(x), out=out.data.address, **more)
         return out
 
-    def scale_queries(self, q: Tensor, attn_scaling: api.AttentionScaling, step: api.StepInputs) -> Tensor:
+    def scale_queries(self, q: Tensor, attn_scaling: AttentionScaling, step: StepInputs) -> Tensor:
         self._queue.keep(step)
         out = self._like(q)
         self._queue.tape.temper(
@@ -171,7 +180,7 @@ class RowOps(api.Backend):
         )
         return out
 
-    def cos_sin(self, step: api.StepInputs, rope: api.Rope) -> Tensor:
+    def cos_sin(self, step: StepInputs, rope: Rope) -> Tensor:
         inv_freq = np.ascontiguousarray(rope.inv_freq, np.float32)
         self._queue.keep(inv_freq)
         out = self._per_token(step, 2 * len(inv_freq))
@@ -185,7 +194,7 @@ class RowOps(api.Backend):
         )
         return out
 
-    def gather_rows(self, x: Tensor, step: api.StepInputs) -> Tensor:
+    def gather_rows(self, x: Tensor, step: StepInputs) -> Tensor:
         self._queue.keep(step)
         out = self._rows(x.width, Rows.LOGITS, Count(step.counts, 1, step.limits.n_rows))
         self._queue.tape.gather_rows(

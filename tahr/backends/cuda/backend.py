@@ -5,8 +5,41 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from tahr.backends import api
-from tahr.backends.api import Bytes, Floats, Rows, Tensor, Vector, Weight
+from tahr.backends.api import (
+    PINNED_BYTES,
+    Activation,
+    AddedNorm,
+    AttentionScaling,
+    AttentionSpec,
+    Backend,
+    Bytes,
+    DeltaNet,
+    ExpertMLPs,
+    Fetched,
+    Floats,
+    HostRows,
+    Ints,
+    JoinedLinears,
+    KVShape,
+    KVStore,
+    LayerMemory,
+    Linear,
+    LinearShape,
+    MemoryLayout,
+    PageIO,
+    Plan,
+    Rope,
+    Rotation,
+    Rows,
+    StateShape,
+    StateSpace,
+    StepDefaults,
+    StepInputs,
+    StepLimits,
+    Tensor,
+    Vector,
+    Weight,
+)
 from tahr.backends.cuda.ahead import Ahead
 from tahr.backends.cuda.kernels import attention, experts, latent, linear, packed, recurrence, rope_attention
 from tahr.backends.cuda.kernels.common import rope_kv, rows
@@ -18,7 +51,7 @@ from tahr.backends.cuda.layouts.presence import build_problem, describe, interpr
 from tahr.backends.cuda.logprobs import begin_logprobs
 from tahr.backends.cuda.lora import CudaLoraBank
 from tahr.backends.cuda.pages import CudaPageIO
-from tahr.backends.cuda.products import Compact, Products, wider
+from tahr.backends.cuda.products import Products
 from tahr.backends.cuda.sampling import CudaSampler, host_rows
 from tahr.backends.cuda.steps import (
     DeviceRows,
@@ -30,6 +63,7 @@ from tahr.backends.cuda.steps import (
     buckets,
     make_inputs,
 )
+from tahr.backends.cuda.vectors import Compact, wider
 from tahr.backends.cuda.weights import free_and_total, join, refusing_unfit, take, taken_bytes
 from tahr.backends.host.budget import device_kv_budget
 from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampleRows, Words
@@ -40,7 +74,7 @@ F32 = torch.float32
 N_TOKEN_SLOTS = 1 << 16  # limit above the sequences that may run at once
 
 
-class CudaBackend(api.Backend):
+class CudaBackend(Backend):
     """One GPU. The residual stream is f32; what meets a matrix takes the type of the model's embedding table.
 
     A model in f32 is computed in f32 throughout (no TF32); in bf16 and f16 models the rows that enter products are
@@ -56,9 +90,7 @@ class CudaBackend(api.Backend):
     overlaps = True
     free_share = 0.6  # share of the card's memory that dense copies of packed matrices leave free
     # Shorter steps of prompts cost bursts of requests up to a tenth of their tokens/s.
-    step_defaults = api.StepDefaults(
-        n_seqs=256, n_prefill_seqs=256, prefill_chunk=4096, n_prefill_tokens=8192, mixed_s=0.2
-    )
+    step_defaults = StepDefaults(n_seqs=256, n_prefill_seqs=256, prefill_chunk=4096, n_prefill_tokens=8192, mixed_s=0.2)
     mixes_kv_dtypes = False
 
     def __init__(self, device: str = "cuda", deterministic: bool = False) -> None:
@@ -78,7 +110,7 @@ class CudaBackend(api.Backend):
         self._page_size = 0  # smallest page size of its KV stores
         self.sampler = CudaSampler(self.last_tokens)
         self._graphs = GraphMemory() if self.device.type == "cuda" else None
-        self._ropes: dict[int, tuple[api.Rope, torch.Tensor]] = {}
+        self._ropes: dict[int, tuple[Rope, torch.Tensor]] = {}
 
     @property
     def kv_dtypes(self) -> tuple[str, ...]:
@@ -104,7 +136,7 @@ class CudaBackend(api.Backend):
     def vector(self, values: Floats) -> Vector:
         return Vector(len(values), torch.tensor(values, dtype=F32, device=self.device))
 
-    def join(self, linears: Sequence[api.Linear], lora_rows: int = 0) -> api.JoinedLinears:
+    def join(self, linears: Sequence[Linear], lora_rows: int = 0) -> JoinedLinears:
         with refusing_unfit(linears[0].weight.name):
             return join(linears, lora_rows if self.keeps_lora_rows else 0)
 
@@ -114,32 +146,32 @@ class CudaBackend(api.Backend):
     def read(self, tensor: Tensor) -> Floats:
         return self.fetch(tensor).collect()
 
-    def fetch(self, tensor: Tensor) -> api.Fetched:
+    def fetch(self, tensor: Tensor) -> Fetched:
         live = tensor.data.live()
-        return api.HostRows(live.float().numpy()) if self.device.type == "cpu" else FetchedRows(live)
+        return HostRows(live.float().numpy()) if self.device.type == "cpu" else FetchedRows(live)
 
-    def step_inputs(self, limits: api.StepLimits) -> api.StepInputs:
+    def step_inputs(self, limits: StepLimits) -> StepInputs:
         return make_inputs(limits, self.last_tokens, self._page_size or 1)
 
-    def paged_layer(self, shape: api.KVShape, n_pages: int, layout: api.MemoryLayout) -> torch.Tensor:
+    def paged_layer(self, shape: KVShape, n_pages: int, layout: MemoryLayout) -> torch.Tensor:
         self._page_size = min(self._page_size or layout.page_size, layout.page_size)
         return cuda_kv.make(shape, n_pages, layout.page_size, layout.dtype, self.device)
 
-    def state_layer(self, shape: api.StateShape, n_slots: int) -> torch.Tensor:
+    def state_layer(self, shape: StateShape, n_slots: int) -> torch.Tensor:
         return torch.zeros((n_slots, *shape.shape), dtype=F32, device=self.device)
 
-    def read_pages(self, kv: api.KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
+    def read_pages(self, kv: KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
         return [cuda_kv.read(layer, pages) for layer in kv.paged(group)]
 
-    def write_pages(self, kv: api.KVStore, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
+    def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
         for layer, content in zip(kv.paged(group), layers, strict=True):
             cuda_kv.write(layer, pages, content)
 
-    def copy_pages(self, kv: api.KVStore, pairs: Sequence[tuple[int, int]], group: int = 0) -> None:
+    def copy_pages(self, kv: KVStore, pairs: Sequence[tuple[int, int]], group: int = 0) -> None:
         for layer in kv.paged(group):
             cuda_kv.copy(layer, pairs)
 
-    def page_io(self, kv: api.KVStore, pinned_bytes: int = api.PINNED_BYTES) -> api.PageIO:
+    def page_io(self, kv: KVStore, pinned_bytes: int = PINNED_BYTES) -> PageIO:
         if self.device.type == "cpu":
             return super().page_io(kv, pinned_bytes)
         return CudaPageIO(kv, pinned_bytes)
@@ -148,14 +180,14 @@ class CudaBackend(api.Backend):
     def page_order(self) -> str:
         return super().page_order if self.device.type == "cpu" else "layers"
 
-    def read_states(self, kv: api.KVStore, slots: Sequence[int]) -> list[Floats]:
+    def read_states(self, kv: KVStore, slots: Sequence[int]) -> list[Floats]:
         return [layer[list(slots)].cpu().numpy() for layer in kv.states()]
 
-    def write_states(self, kv: api.KVStore, slots: Sequence[int], layers: Sequence[Floats]) -> None:
+    def write_states(self, kv: KVStore, slots: Sequence[int], layers: Sequence[Floats]) -> None:
         for layer, content in zip(kv.states(), layers, strict=True):
             layer[list(slots)] = torch.from_numpy(np.array(content)).to(self.device)
 
-    def copy_states(self, kv: api.KVStore, pairs: Sequence[tuple[int, int]]) -> None:
+    def copy_states(self, kv: KVStore, pairs: Sequence[tuple[int, int]]) -> None:
         for layer in kv.states():
             layer[[to for _, to in pairs]] = layer[[source for source, _ in pairs]]
 
@@ -164,18 +196,18 @@ class CudaBackend(api.Backend):
     def flush(self) -> None:
         pass  # ops are on the stream already
 
-    def record(self, step: Callable[[], Tensor], inputs: api.StepInputs) -> api.Plan:
+    def record(self, step: Callable[[], Tensor], inputs: StepInputs) -> Plan:
         if self._graphs is None:
             return EagerPlan(self.context, step, inputs)
         return GraphPlan(self.context, step, inputs, self._graphs)
 
-    def buckets(self, limits: api.StepLimits, n_decode_tokens: int = 1) -> Sequence[api.StepLimits]:
+    def buckets(self, limits: StepLimits, n_decode_tokens: int = 1) -> Sequence[StepLimits]:
         return buckets(limits, n_decode_tokens)
 
     def wants_warming(self) -> bool:
         return self._graphs is not None and self._graphs.free_memory()
 
-    def prepare(self, plan: api.Plan) -> bool:
+    def prepare(self, plan: Plan) -> bool:
         return not isinstance(plan, GraphPlan) or plan.prepare()
 
     # ---- sampling ---------------------------------------------------------------------------------------------
@@ -194,9 +226,7 @@ class CudaBackend(api.Backend):
     def host_samples(self, rows: SampleRows) -> Sequence[int]:
         return host_rows(rows)
 
-    def logprobs(
-        self, logits: Tensor | Floats, n_vocab: int, source: api.Ints, tokens: api.Ints, n_top: api.Ints
-    ) -> Logprobs:
+    def logprobs(self, logits: Tensor | Floats, n_vocab: int, source: Ints, tokens: Ints, n_top: Ints) -> Logprobs:
         if not isinstance(logits, Tensor):
             return super().logprobs(logits, n_vocab, source, tokens, n_top)
         of = torch.from_numpy(np.array(tokens)).to(self.device)
@@ -207,14 +237,14 @@ class CudaBackend(api.Backend):
 
     # ---- ops --------------------------------------------------------------------------------------------------
 
-    def embed(self, table: Weight, step: api.StepInputs, scale: float = 1.0) -> Tensor:
+    def embed(self, table: Weight, step: StepInputs, scale: float = 1.0) -> Tensor:
         inputs = self.context.enter(step)
         n = self._n_tokens(step)
         embed = packed.packed_embed if isinstance(table.data, CodedMatrix) else rows.embed
         found = embed(table.data, inputs, n, scale)
         return made(found, Rows.TOKENS, table.data.dtype)
 
-    def embed_positions(self, table: Weight, step: api.StepInputs) -> Tensor:
+    def embed_positions(self, table: Weight, step: StepInputs) -> Tensor:
         inputs = self.context.enter(step)
         n = self._n_tokens(step)
         dense = packed.unpacked_matrix(table.data, F32) if isinstance(table.data, CodedMatrix) else table.data
@@ -243,7 +273,7 @@ class CudaBackend(api.Backend):
         parts = [values(part).unflatten(1, (n_heads, -1)).to(x.data.math) for part in (x, y)]
         return like(x, torch.cat(parts, dim=2).flatten(1))
 
-    def head_linears(self, x: Tensor, stack: api.Linear) -> Tensor:
+    def head_linears(self, x: Tensor, stack: Linear) -> Tensor:
         w = stack.weight.data
         return like(x, latent.head_linears(values(x), w, wider(x.data.math, w.dtype)).to(x.data.math))
 
@@ -252,17 +282,17 @@ class CudaBackend(api.Backend):
         normed = torch.nn.functional.layer_norm(values(x).float(), (x.width,), gain.data, shift, eps)
         return like(x, normed.to(x.data.math))
 
-    def linear(self, x: Tensor, linear: api.Linear) -> Tensor:
+    def linear(self, x: Tensor, linear: Linear) -> Tensor:
         bias = None if linear.bias is None else linear.bias.data
         if not self.lora and (late := self._products.later(x, linear.weight.data, bias)):
             return Tensor(linear.weight.n_rows, x.rows, late)
         return like(x, self._adapted(x, linear.weight.data, bias, [linear]))
 
-    def lora_bank(self, shapes: Mapping[str, api.LinearShape], limits: api.StepLimits) -> CudaLoraBank:
+    def lora_bank(self, shapes: Mapping[str, LinearShape], limits: StepLimits) -> CudaLoraBank:
         return CudaLoraBank(shapes, limits, self.device)
 
     def _adapted(
-        self, x: Tensor, w: torch.Tensor | Compact, bias: torch.Tensor | None, linears: Sequence[api.Linear]
+        self, x: Tensor, w: torch.Tensor | Compact, bias: torch.Tensor | None, linears: Sequence[Linear]
     ) -> torch.Tensor:
         """The outputs of linears, which lie side by side, with what adapters add to them."""
         if not isinstance(self.lora, CudaLoraBank):
@@ -278,40 +308,40 @@ class CudaBackend(api.Backend):
         self.lora.finish(found, begun)
         return found
 
-    def linears(self, x: Tensor, joined: api.JoinedLinears) -> list[Tensor]:
+    def linears(self, x: Tensor, joined: JoinedLinears) -> list[Tensor]:
         one = joined.data
         if one is None:
             return super().linears(x, joined)
         found = self._adapted(x, one.values, one.bias, joined.parts)
         return [like(x, part) for part in found.split(one.heights, dim=1)]
 
-    def gated(self, x: Tensor, gate_up: api.JoinedLinears, act: api.Activation) -> Tensor:
+    def gated(self, x: Tensor, gate_up: JoinedLinears, act: Activation) -> Tensor:
         one = gate_up.data
         found = self._products.gated(x, one.values, one.bias, act) if one and not self.lora else None
         return super().gated(x, gate_up, act) if found is None else like(x, found)
 
-    def norm_linears(self, norm: api.AddedNorm, joined: api.JoinedLinears) -> tuple[Tensor, list[Tensor]]:
+    def norm_linears(self, norm: AddedNorm, joined: JoinedLinears) -> tuple[Tensor, list[Tensor]]:
         one = joined.data
         if one is None or self.lora or not self._norms_vector(norm, one.values):
             return super().norm_linears(norm, joined)
         s, result = linear.norm_vector_linear(row_norm(norm), one.values, one.bias, one.values.dtype)
         return like(norm.x, s), [like(norm.x, part) for part in result.split(one.heights, dim=1)]
 
-    def norm_gated(self, norm: api.AddedNorm, gate_up: api.JoinedLinears, act: api.Activation) -> tuple[Tensor, Tensor]:
+    def norm_gated(self, norm: AddedNorm, gate_up: JoinedLinears, act: Activation) -> tuple[Tensor, Tensor]:
         one = gate_up.data
         if one is None or self.lora or not self._norms_vector(norm, one.values):
             return super().norm_gated(norm, gate_up, act)
         s, result = linear.norm_vector_linear(row_norm(norm), one.values, one.bias, one.values.dtype, act)
         return like(norm.x, s), like(norm.x, result)
 
-    def _norms_vector(self, norm: api.AddedNorm, w: torch.Tensor | Compact) -> bool:
+    def _norms_vector(self, norm: AddedNorm, w: torch.Tensor | Compact) -> bool:
         fits = norm.x.width <= linear.NORM_COLS and values(norm.x).dtype == F32
         return fits and self._products.is_vector(norm.x, w) and isinstance(w, torch.Tensor)
 
-    def activate(self, gate: Tensor, up: Tensor | None, act: api.Activation) -> Tensor:
+    def activate(self, gate: Tensor, up: Tensor | None, act: Activation) -> Tensor:
         return like(gate, rows.activate(values(gate), None if up is None else values(up), act, gate.data.math))
 
-    def experts(self, x: Tensor, scores: Tensor, mlps: api.ExpertMLPs) -> Tensor:
+    def experts(self, x: Tensor, scores: Tensor, mlps: ExpertMLPs) -> Tensor:
         gate = mlps.gate
         up = mlps.up
         down = mlps.down
@@ -325,7 +355,7 @@ class CudaBackend(api.Backend):
         chosen = experts.assign(values(scores), mlps.routing, tile_size)
         return like(x, experts.run_experts(values(x), chosen, stacks, dtype))
 
-    def cos_sin(self, step: api.StepInputs, rope: api.Rope) -> Tensor:
+    def cos_sin(self, step: StepInputs, rope: Rope) -> Tensor:
         inputs = self.context.enter(step)
         if id(rope) not in self._ropes:  # the rope is kept too, so that its id stays its own
             self._ropes[id(rope)] = rope, torch.tensor(rope.inv_freq, dtype=F32, device=self.device)
@@ -333,11 +363,11 @@ class CudaBackend(api.Backend):
         found = rope_kv.cos_sin(inputs.positions, self._n_tokens(step), frequencies, rope.scale)
         return made(found, Rows.TOKENS, F32)
 
-    def rope_and_cache(self, qkv: Sequence[Tensor], rotation: api.Rotation, memory: api.LayerMemory) -> Tensor:
+    def rope_and_cache(self, qkv: Sequence[Tensor], rotation: Rotation, memory: LayerMemory) -> Tensor:
         return self._rope_and_cache(qkv, rotation, memory, None)
 
     def _rope_and_cache(
-        self, qkv: Sequence[Tensor], rotation: api.Rotation, memory: api.LayerMemory, new_keys: torch.Tensor | None
+        self, qkv: Sequence[Tensor], rotation: Rotation, memory: LayerMemory, new_keys: torch.Tensor | None
     ) -> Tensor:
         inputs = self.context.enter(memory.step)
         (q, *kv) = qkv
@@ -346,9 +376,7 @@ class CudaBackend(api.Backend):
         found = rope_kv.rope_and_cache(*heads, rotation, memory.data, slots, inputs.counts, q.data.math, new_keys)
         return like(q, found)
 
-    def rope_attention(
-        self, qkv: list[Tensor], rotation: api.Rotation, spec: api.AttentionSpec, memory: api.LayerMemory
-    ) -> Tensor:
+    def rope_attention(self, qkv: list[Tensor], rotation: Rotation, spec: AttentionSpec, memory: LayerMemory) -> Tensor:
         q, *kv = (values(x) for x in qkv)
         if self.deterministic or spec.chunked:
             return super().rope_attention(qkv, rotation, spec, memory)
@@ -362,12 +390,12 @@ class CudaBackend(api.Backend):
             return like(qkv[0], attention.attend_mixed(call, self._n_seqs(memory.step), new))
         return super().rope_attention(qkv, rotation, spec, memory)
 
-    def _attention_call(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> attention.AttentionCall:
+    def _attention_call(self, q: Tensor, spec: AttentionSpec, memory: LayerMemory) -> attention.AttentionCall:
         inputs = self.context.enter(memory.step)
         dtype = attention.product_type(q.data.math, memory.data.dtype)
         return attention.AttentionCall(values(q), memory.data, inputs.page_tables[memory.group], inputs, spec, dtype)
 
-    def attention(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> Tensor:
+    def attention(self, q: Tensor, spec: AttentionSpec, memory: LayerMemory) -> Tensor:
         call = self._attention_call(q, spec, memory)
         step = memory.step
         if memory.kv_shape.latent:
@@ -378,14 +406,14 @@ class CudaBackend(api.Backend):
         one_each = step.limits.n_tokens_per_seq == 1
         return like(q, attention.attend_decode(call) if one_each else attention.attend_mixed(call, n_seqs))
 
-    def delta_net(self, parts: Sequence[Tensor], net: api.DeltaNet, memory: api.LayerMemory) -> Tensor:
+    def delta_net(self, parts: Sequence[Tensor], net: DeltaNet, memory: LayerMemory) -> Tensor:
         inputs = self.context.enter(memory.step)
         step = memory.step
         n_seqs = self._n_seqs(step)
         found = recurrence.run_delta_net([values(part) for part in parts], net, memory.data, inputs, n_seqs)
         return like(parts[0], found.to(parts[0].data.math))
 
-    def state_space(self, parts: Sequence[Tensor], net: api.StateSpace, memory: api.LayerMemory) -> Tensor:
+    def state_space(self, parts: Sequence[Tensor], net: StateSpace, memory: LayerMemory) -> Tensor:
         inputs = self.context.enter(memory.step)
         step = memory.step
         n_seqs = self._n_seqs(step)
@@ -395,13 +423,13 @@ class CudaBackend(api.Backend):
     def gate_rows(self, x: Tensor, scores: Tensor) -> Tensor:
         return like(x, values(x).float() * torch.sigmoid(values(scores).float()))
 
-    def scale_queries(self, q: Tensor, attn_scaling: api.AttentionScaling, step: api.StepInputs) -> Tensor:
+    def scale_queries(self, q: Tensor, attn_scaling: AttentionScaling, step: StepInputs) -> Tensor:
         positions = self.context.enter(step).positions[: len(values(q))]
         n_periods = torch.div(positions + attn_scaling.offset, attn_scaling.period, rounding_mode="floor")
         factors = 1 + attn_scaling.beta * torch.log1p(n_periods.float())
         return like(q, (values(q).float() * factors[:, None]).to(values(q).dtype))
 
-    def gather_rows(self, x: Tensor, step: api.StepInputs) -> Tensor:
+    def gather_rows(self, x: Tensor, step: StepInputs) -> Tensor:
         inputs = self.context.enter(step)
         n = step.limits.n_rows if self.context.inside else step.n_rows
         return made(rows.gather(values(x), inputs, n), Rows.LOGITS, x.data.math)
@@ -415,10 +443,10 @@ class CudaBackend(api.Backend):
     def clip(self, x: Tensor, limit: float) -> Tensor:
         return like(x, values(x).clamp(-limit, limit))
 
-    def _n_seqs(self, step: api.StepInputs) -> int:
+    def _n_seqs(self, step: StepInputs) -> int:
         return step.limits.n_seqs if self.context.inside else step.n_seqs
 
-    def _n_tokens(self, step: api.StepInputs) -> int:
+    def _n_tokens(self, step: StepInputs) -> int:
         return step.limits.n_tokens if self.context.inside else step.n_tokens
 
 
@@ -438,7 +466,7 @@ def like(x: Tensor, found: torch.Tensor) -> Tensor:
     return made(found, x.rows, x.data.math)
 
 
-def row_norm(norm: api.AddedNorm) -> linear.RowNorm:
+def row_norm(norm: AddedNorm) -> linear.RowNorm:
     x = values(norm.x)
     return linear.RowNorm(x, x, values(norm.y), norm.gain.data, norm.eps, norm.scale)
 

@@ -11,16 +11,9 @@ from tahr.backends.api import Activation, Rows, Tensor
 from tahr.backends.cuda.kernels import fp8, fp8_few, linear, narrow_linear, packed
 from tahr.backends.cuda.late_rows import LateRows
 from tahr.backends.cuda.layouts.fp8 import Fp8Matrix
-from tahr.backends.cuda.layouts.packed import CodedMatrix
+from tahr.backends.cuda.vectors import F32, Compact, most_vectors, vector_product, wider
 
-F32 = torch.float32
-Compact = CodedMatrix | Fp8Matrix  # matrices with kernels of their own
 Bias: TypeAlias = torch.Tensor | None
-
-VECTOR_PRODUCTS: dict[type, Callable[..., torch.Tensor]] = {
-    CodedMatrix: packed.packed_vector_linear,
-    Fp8Matrix: fp8.fp8_vector_linear,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +93,3 @@ class Products:
             return None
         tile = narrow_linear.tile_for(rows, w, is_gated=True)
         return narrow_linear.narrow_linear(rows, w, bias, tile, act) if tile else None
-
-
-def most_vectors(w: Compact) -> int:
-    """How many rows meet the matrix in its compact form; one, where there is a dense copy for more."""
-    if isinstance(w, Fp8Matrix):
-        return fp8.MOST_VECTORS
-    return packed.MOST_VECTORS if w.dense is None else 1
-
-
-def vector_product(w: torch.Tensor | Compact) -> Callable[..., torch.Tensor]:
-    """A function that multiplies a few rows by a matrix."""
-    return VECTOR_PRODUCTS.get(type(w), linear.vector_linear)
-
-
-def wider(math: torch.dtype, *stored: torch.dtype) -> torch.dtype:
-    """The type products run in: f32 if anything is f32, else that of the matrices."""
-    return F32 if F32 in (math, *stored) else stored[0]

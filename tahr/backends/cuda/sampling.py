@@ -200,14 +200,37 @@ class CudaSampler:
             n, sizes.n_tiles, sizes.n_groups
         )
         kernels.scan_kernel[(n, sizes.n_tiles)](
-            best, best_at, totals, n_broken, group_best, fields, logits, masks, *sizes,
-            *kernels.SCAN_BLOCKS, masks.numel() > 0, num_warps=kernels.SCAN_WARPS,
-        )  # fmt: skip
+            best,
+            best_at,
+            totals,
+            n_broken,
+            group_best,
+            fields,
+            logits,
+            masks,
+            *sizes,
+            *kernels.SCAN_BLOCKS,
+            masks.numel() > 0,
+            num_warps=kernels.SCAN_WARPS,
+        )
         kernels.choose_kernel[(n,)](
-            self._sampled, self._last_tokens, best, best_at, totals, n_broken, group_best, values,
-            ids, listed, fields, logits, masks, *sizes, *sizes.choose_blocks,
+            self._sampled,
+            self._last_tokens,
+            best,
+            best_at,
+            totals,
+            n_broken,
+            group_best,
+            values,
+            ids,
+            listed,
+            fields,
+            logits,
+            masks,
+            *sizes,
+            *sizes.choose_blocks,
             num_warps=kernels.CHOOSE_WARPS,
-        )  # fmt: skip
+        )
 
     def _sized_buffers(self, n: int, n_tiles: int, n_groups: int) -> list[torch.Tensor]:
         """Memory for what the kernels leave each other; the stream keeps one call's use of it apart from the next's."""
@@ -406,9 +429,17 @@ class Edits:
         v = self._views
         f32 = torch.float32
         kernels.edit_kernel[self._grid](
-            self._logits, self._saved, v["sources"], v["ids"], v["before"].view(f32), v["penalty"].view(f32),
-            v["after"].view(f32), self._logits.stride(0), self._n, EDITS_AT_ONCE,
-        )  # fmt: skip
+            self._logits,
+            self._saved,
+            v["sources"],
+            v["ids"],
+            v["before"].view(f32),
+            v["penalty"].view(f32),
+            v["after"].view(f32),
+            self._logits.stride(0),
+            self._n,
+            EDITS_AT_ONCE,
+        )
 
     def restore(self) -> None:
         v = self._views

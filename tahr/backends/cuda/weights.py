@@ -14,17 +14,11 @@ import torch
 from tahr.backends.api import JoinedLinears, Linear, Weight
 from tahr.backends.cuda.kernels.lora import MAX_TARGETS
 from tahr.backends.cuda.kernels.packed import unpacked_matrix
+from tahr.backends.cuda.layouts.codes import FORMATS
 from tahr.backends.cuda.layouts.fp8 import Fp8Matrix, converts_fp8, fp8_matrix, joined_fp8, stored_fp8, with_copy
-from tahr.backends.cuda.layouts.packed import (
-    BLOCK,
-    EIGHT,
-    FORMATS,
-    CodedMatrix,
-    joined,
-    packed_bytes,
-    packed_matrix,
-    rounded_matrix,
-)
+from tahr.backends.cuda.layouts.kinds import BLOCK, EIGHT
+from tahr.backends.cuda.layouts.packed import CodedMatrix, joined, packed_matrix, rounded_matrix
+from tahr.backends.cuda.layouts.words import packed_bytes
 from tahr.backends.cuda.spare_rows import with_spare_rows
 from tahr.backends.cuda.uploads import uploads
 from tahr.errors import LoadError

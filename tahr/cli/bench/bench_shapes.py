@@ -44,20 +44,35 @@ def add_shapes(parser: argparse.ArgumentParser, n_gen: int, n_seqs: list[int], n
     what = parser.add_argument_group("what is timed (lists with commas)")
     what.add_argument("-p", "--n-prompt", type=counts, default=[512], metavar="N", help="tokens to read (default 512)")
     what.add_argument(
-        "-n", "--n-gen", "--gen", type=counts, default=[n_gen], metavar="N",
+        "-n",
+        "--n-gen",
+        "--gen",
+        type=counts,
+        default=[n_gen],
+        metavar="N",
         help=f"tokens to generate (default {n_gen})",
-    )  # fmt: skip
+    )
     what.add_argument(
-        "-pg", "--pg", "--turn", type=pair, action="append", default=[], metavar="P,G",
+        "-pg",
+        "--pg",
+        "--turn",
+        type=pair,
+        action="append",
+        default=[],
+        metavar="P,G",
         help="read P, then generate G, timed together (may be repeated)",
-    )  # fmt: skip
+    )
     what.add_argument(
         "-d", "--n-depth", "--depth", type=counts, default=[0], metavar="N", help="tokens read before the clock starts"
     )
     what.add_argument(
-        "-np", "--sequences", type=counts, default=n_seqs, metavar="N",
+        "-np",
+        "--sequences",
+        type=counts,
+        default=n_seqs,
+        metavar="N",
         help=f"sequences that generate at once (default {','.join(map(str, n_seqs))})",
-    )  # fmt: skip
+    )
     what.add_argument("-r", "--reps", "--repetitions", type=positive, default=n_reps, metavar="N", help="repetitions")
     parser.add_argument("--json", action="store_true", help="print JSON, and nothing else, on stdout")
 
@@ -92,7 +107,10 @@ def engine(args: argparse.Namespace) -> EngineConfig:
     """Where it runs, checked."""
     backend = args.backend if args.n_gpu_layers is None else backend_for(args.n_gpu_layers, args.backend)
     config = EngineConfig(
-        backend=backend, n_threads=args.threads, kv_dtype=args.kv_dtype,
-        prefill_chunk_size=args.batch_size, quantize=args.quantize,
-    )  # fmt: skip
+        backend=backend,
+        n_threads=args.threads,
+        kv_dtype=args.kv_dtype,
+        prefill_chunk_size=args.batch_size,
+        quantize=args.quantize,
+    )
     return within_cores(config, note)

@@ -232,6 +232,11 @@ def completion_of(deltas: Sequence[Delta], reason: str, usage: Mapping[str, Any]
     stats.n_generated_tokens = int(usage.get("completion_tokens") or 0)
     stats.n_cached_tokens = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
     return Completion(
-        text_of(deltas), [], stats.n_prompt_tokens, stats.n_cached_tokens, reason, stats,
+        text_of(deltas),
+        [],
+        stats.n_prompt_tokens,
+        stats.n_cached_tokens,
+        reason,
+        stats,
         tool_calls=tool_calls_of(deltas),
-    )  # fmt: skip
+    )

@@ -215,9 +215,15 @@ class JsonlOutput:
         if reasoning and self._shows_thinking:
             more["reasoning"] = reasoning
         self._write(
-            "assistant", turn=self._turn, content="".join(self._pieces), finish_reason=finish_reason, n_tokens=n_tokens,
-            chunk_count=len(self._pieces), ms=round((time.monotonic() - self._began) * 1000), **more,
-        )  # fmt: skip
+            "assistant",
+            turn=self._turn,
+            content="".join(self._pieces),
+            finish_reason=finish_reason,
+            n_tokens=n_tokens,
+            chunk_count=len(self._pieces),
+            ms=round((time.monotonic() - self._began) * 1000),
+            **more,
+        )
 
     def _write(self, event: str, **facts: Any) -> None:
         sys.stdout.write(json.dumps({"event": event, **facts}, ensure_ascii=False) + "\n")

@@ -47,8 +47,12 @@ def run(args: argparse.Namespace) -> int:
     from tahr.models.loader.runnable import refuse_unsupported
 
     files = hub.pull(
-        model, quant=args.quant, revision=args.revision, progress=hub.Progress(sys.stderr),
-        check=accept if args.anyway else refuse_unsupported, unfit=unfit_for(),
-    )  # fmt: skip
+        model,
+        quant=args.quant,
+        revision=args.revision,
+        progress=hub.Progress(sys.stderr),
+        check=accept if args.anyway else refuse_unsupported,
+        unfit=unfit_for(),
+    )
     print(files.path)
     return 0

@@ -64,9 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-context-shift", action="store_true", help="end with an error where old turns would have to be dropped"
     )
     parser.add_argument(
-        "--server", nargs="?", const=DEFAULT_ADDRESS, metavar="URL",
+        "--server",
+        nargs="?",
+        const=DEFAULT_ADDRESS,
+        metavar="URL",
         help=f"talk to a running server, whose model it is (default {DEFAULT_ADDRESS}; TAHR_API_KEY is its key)",
-    )  # fmt: skip
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="say which kernel each kind of tensor got")
     options.add_sampling(parser)
     add_grammar(parser)
@@ -120,9 +123,15 @@ def run(args: argparse.Namespace) -> int:
         raw = args.raw or is_base_model(llm, layers.values("chat").get("system"))
         variables = {} if raw else for_template(requested, llm.template, note)
         conversation = Conversation(
-            llm, output, sampling, variables, raw=raw, shifts=not args.no_context_shift, grammar=grammar,
+            llm,
+            output,
+            sampling,
+            variables,
+            raw=raw,
+            shifts=not args.no_context_shift,
+            grammar=grammar,
             prefix_files=prefix_files(llm, name, chosen, config.quantize),
-        )  # fmt: skip
+        )
         system = layers.values("chat").get("system")
         if system and not raw:
             conversation.system = system
@@ -147,9 +156,14 @@ def run_attached(
     output = output_of(args)
     model = RemoteModel(ServerClient(args.server), name)
     conversation = Conversation(
-        model, output, SamplingParams.of(layers.values("sampling")), requested, raw=args.raw,
-        shifts=not args.no_context_shift, grammar=grammar,
-    )  # fmt: skip
+        model,
+        output,
+        SamplingParams.of(layers.values("sampling")),
+        requested,
+        raw=args.raw,
+        shifts=not args.no_context_shift,
+        grammar=grammar,
+    )
     if (system := layers.values("chat").get("system")) and not args.raw:
         conversation.system = system
     if not args.quiet:

@@ -11,7 +11,8 @@ from tahr.generation.outputs import Chunk, Completion
 from tahr.grammar import Grammar
 from tahr.grammar.spec import OF_JSON, schema_kind
 from tahr.library.inputs.arguments import sampling_params, short
-from tahr.library.structured.dataclass_schema import from_json, schema_of
+from tahr.library.structured.dataclass_schema import schema_of
+from tahr.library.structured.dataclass_values import from_json
 
 VALUES = ("const", "enum", "default", "examples")  # keywords that hold no schemas
 OPENAI_TYPES = ("text", "json_object", "json_schema")  # types of OpenAI's mappings

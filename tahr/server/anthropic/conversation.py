@@ -5,11 +5,11 @@ Their blocks hold what are messages of their own elsewhere: a tool's result stan
 
 from collections.abc import Iterator, Sequence
 
+from tahr.server.anthropic.blocks import call_of, required, result_of, text_part
 from tahr.server.anthropic.bodies import AnthropicMessage, ContentBlock, CountTokensBody
-from tahr.server.bodies.messages import MAX_NAME_CHARS, ContentPart, Message, MessageFunction, MessageToolCall
+from tahr.server.bodies.messages import ContentPart, Message, MessageToolCall
 from tahr.server.bodies.turns import Turns
-from tahr.server.http.errors import HttpError, bad_field
-from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, is_deeper
+from tahr.server.http.errors import bad_field
 
 # Claude Code states its version in a block of the instructions. It differs between sessions, so that what follows
 # would never be found in the prefix cache, and it is no text for a model.
@@ -71,48 +71,3 @@ def assistant_turn(blocks: Sequence[ContentBlock], where: str) -> Message:
             texts.append(text_part(block, at, "messages"))
     thought = "\n".join(filter(None, thoughts))
     return Message(role="assistant", content=texts, tool_calls=calls or None, reasoning_content=thought or None)
-
-
-# ---- single blocks ------------------------------------------------------------------------------------------
-
-
-def text_part(block: ContentBlock, where: str, field: str) -> ContentPart:
-    if block.type != "text":
-        raise unreadable(block, where, field)
-    return ContentPart("text", required(block.text, where, "text", field))
-
-
-def unreadable(block: ContentBlock, where: str, field: str) -> HttpError:
-    return bad_field(
-        field, f"{where} is of type {block.type[:64]!r}, which this server cannot read there: leave it out."
-    )
-
-
-def required(value: str | None, where: str, name: str, field: str = "messages") -> str:
-    if value is None:
-        raise bad_field(field, f"{where}.{name} is missing: give it.")
-    return value
-
-
-def identifier(value: str | None, where: str, name: str) -> str:
-    given = required(value, where, name)
-    if not 0 < len(given) <= MAX_NAME_CHARS:
-        raise bad_field("messages", f"{where}.{name} must have 1 to {MAX_NAME_CHARS} characters.")
-    return given
-
-
-def call_of(block: ContentBlock, where: str) -> MessageToolCall:
-    if is_deeper(block.input, MAX_SCHEMA_DEPTH):
-        raise bad_field("messages", f"{where}.input is nested more than {MAX_SCHEMA_DEPTH} levels deep.")
-    function = MessageFunction(identifier(block.name, where, "name"), block.input or {})
-    return MessageToolCall(function=function, id=identifier(block.id, where, "id"))
-
-
-def result_of(block: ContentBlock, where: str) -> Message:
-    """A tool's result. No template has a mark for those that failed, so the text says it."""
-    content = block.content
-    blocks = content if isinstance(content, list) else [ContentBlock(type="text", text=content or "")]
-    text = "\n".join(text_part(each, f"{where}.content[{i}]", "messages").text or "" for i, each in enumerate(blocks))
-    if block.is_error and not text.lower().startswith(("error", "<tool_use_error>")):
-        text = f"Error: {text}"
-    return Message(role="tool", content=text, tool_call_id=identifier(block.tool_use_id, where, "tool_use_id"))

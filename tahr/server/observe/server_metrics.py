@@ -113,9 +113,11 @@ class ServerMetrics(Observer):
             "inter_token_latency_seconds", "inter_token_latency_seconds", "Token to next token.", SHORT_S
         )
         self.per_token_s = histogram(
-            "request_time_per_output_token_seconds", "request_time_per_output_token_seconds",
-            "Mean time per output token of a choice, after its first.", SHORT_S,
-        )  # fmt: skip
+            "request_time_per_output_token_seconds",
+            "request_time_per_output_token_seconds",
+            "Mean time per output token of a choice, after its first.",
+            SHORT_S,
+        )
         self.request_s = histogram("request_seconds", "e2e_request_latency_seconds", "Arrival to end.", LONG_S)
         self.queue_s = histogram(
             "request_queue_seconds", "request_queue_time_seconds", "Arrival to first step.", LONG_S

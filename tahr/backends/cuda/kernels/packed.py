@@ -14,7 +14,8 @@ from tahr.backends.api import Activation
 from tahr.backends.cuda.kernels.common.dependent import OVERLAP, let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.common.rows import gated, narrow
 from tahr.backends.cuda.kernels.linear import TYPES
-from tahr.backends.cuda.layouts.packed import TABLES, UNIT, CodedMatrix
+from tahr.backends.cuda.layouts.kinds import TABLES, UNIT
+from tahr.backends.cuda.layouts.packed import CodedMatrix
 from tahr.backends.cuda.layouts.presence import interprets
 
 MOST_VECTORS = 4  # rows up to which the matrix is read once for each of them

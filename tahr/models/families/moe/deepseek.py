@@ -59,9 +59,14 @@ HF_FIELDS = {"head_dim": "qk_rope_head_dim"}  # the part of a head that rope tur
 SAMPLING = SamplingParams(temperature=0.6, top_p=0.95)
 
 family = partial(
-    Family, build=build, gguf_names=GGUF_NAMES, hf_names=HF_NAMES, hf_fields=HF_FIELDS, arrange=arrange,
+    Family,
+    build=build,
+    gguf_names=GGUF_NAMES,
+    hf_names=HF_NAMES,
+    hf_fields=HF_FIELDS,
+    arrange=arrange,
     refine_gguf=refine_gguf,
-)  # fmt: skip
+)
 
 DEEPSEEK_V2 = family(
     "deepseek_v2", sampling=SamplingParams(temperature=0.3, top_p=0.95), refine_hf=partial(refine_hf, version=2)
