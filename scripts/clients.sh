@@ -5,6 +5,7 @@ cd "$(dirname "$0")/.."
 tahr_python=${1:?usage: scripts/clients.sh PYTHON}
 model=smollm2:135m
 venv=.venv-clients
+venv_agents=.venv-clients-agents
 work=build/clients
 mkdir -p "$work"
 
@@ -18,14 +19,22 @@ patiently() {  # seconds command...: up to three times, none of which can hang
     return 1
 }
 
-install_python() {
-    [ tests/clients/requirements.txt -nt "$venv/.installed" ] || return 0
-    echo "Installing Python clients into $venv ..."
-    "$tahr_python" -m venv "$venv"
+install_into() {  # venv requirements
+    [ "tests/clients/$2" -nt "$1/.installed" ] || return 0
+    echo "Installing Python clients into $1 ..."
+    "$tahr_python" -m venv "$1"
     # Most of what comes along is never imported, so it is not compiled either.
-    patiently 500 "$venv/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check \
-        -r tests/clients/requirements.txt
-    touch "$venv/.installed"
+    patiently 500 "$1/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check \
+        -r "tests/clients/$2"
+    touch "$1/.installed"
+}
+
+install_python() {
+    install_into "$venv" requirements.txt
+}
+
+install_agents() {
+    install_into "$venv_agents" requirements-agents.txt
 }
 
 install_npm() {
@@ -54,7 +63,7 @@ install_browser() {  # what cannot be installed shows at the check that needs it
 
 # Side by side: each waits for the network most of the time.
 waiting=()
-for what in python npm browser; do
+for what in python agents npm browser; do
     "install_$what" &
     waiting+=("$what:$!")
 done
@@ -117,6 +126,7 @@ launch tools.log $here/tool_server.py
 scripted=$address address=$real
 check "anthropic (Python)" 120 "$python" $here/check_anthropic.py "$real" "$model" "$scripted"
 check "openai: responses" 120 "$python" $here/check_responses.py "$real" "$model" "$scripted"
+check "openai-agents: responses" 120 "$venv_agents/bin/python" $here/check_openai_agents.py "$scripted"
 check "anthropic, openai and ai (npm): messages, responses" 60 node $here/check_apis.cjs "$real" "$model" "$scripted"
 check "langchain-anthropic, litellm" 120 "$python" $here/check_wrappers.py "$scripted"
 check "ollama, langchain-ollama, llama-index-llms-ollama" 120 "$python" $here/check_ollama.py "$real" "$model" "$scripted"
