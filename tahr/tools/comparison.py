@@ -62,12 +62,14 @@ def compare(
     peer_places: tuple[str | None, str | None],
     say: Say,
 ) -> list[Compared]:
-    """Every shape by both engines, repetition by repetition in turn."""
+    """Every shape that the peer can run by both engines, repetition by repetition in turn."""
     say(f"{model}: loading")
     opened = open_bench(model, config, shapes)
     peer, why = found_peer(opened, config, shapes, peer_places)
     try:
-        return [one_shape(opened, peer, why, shape, n_reps, say) for shape in shapes]
+        most_seqs = peer.most_seqs if peer else None
+        both = [shape for shape in shapes if most_seqs is None or shape.n_seqs <= most_seqs]
+        return [one_shape(opened, peer, why, shape, n_reps, say) for shape in both]
     finally:
         if peer:
             peer.close()

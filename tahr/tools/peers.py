@@ -35,6 +35,7 @@ class Peer(Protocol):
     """One repetition at a time, so that both sides can take turns."""
 
     version: str
+    most_seqs: int | None  # sequences at once; None: any number
 
     def time(self, shape: "Shape") -> float: ...
     def close(self) -> None: ...
@@ -43,14 +44,14 @@ class Peer(Protocol):
 class LlamaBench:
     """The program: started anew for every repetition."""
 
+    most_seqs: int | None = 1
+
     def __init__(self, program: str, setting: Setting):
         self.version = "llama-bench"
         self._command = [program, "-m", str(setting.model), "-t", str(setting.n_threads), "-r", "1", "-o", "json"]
         self._command += ["-b", str(setting.n_batch), "-ub", str(setting.n_batch)]
 
     def time(self, shape: "Shape") -> float:
-        if shape.n_seqs > 1:
-            raise PeerFailed("llama-bench runs one sequence; use llama_cpp")
         return shape.n_tokens / self._rate([*self._command, "-d", str(shape.n_depth), *self._what(shape)])
 
     def _what(self, shape: "Shape") -> list[str]:
@@ -75,6 +76,8 @@ class LlamaBench:
 
 class LlamaCpp:
     """The module: one process that keeps the model loaded and answers shape after shape."""
+
+    most_seqs: int | None = None
 
     def __init__(self, python: str, setting: Setting):
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - lives as long as the process

@@ -5,7 +5,8 @@ import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
+from time import sleep
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tahr.cli.main import main
 from tahr.config import SamplingParams
 from tahr.grammar import Grammar
 from tahr.server.lifecycle import HttpServer
+from tahr.server.models.registry import ServedModel
 from tahr.server.state.settings import Settings
 
 WEATHER = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}]
@@ -56,6 +58,28 @@ def test_one_prompt(server: HttpServer, model: ScriptedModel, capfd: pytest.Capt
     assert "reply 28 tokens" in err
     params = model.seen[-1].params
     assert (params.temperature, params.max_tokens, params.seed, params.stop) == (0.3, 50, 7, ("###",))
+
+
+def test_a_server_that_loads_is_waited_for(
+    model: ScriptedModel, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = Event()
+
+    def load() -> list[ServedModel]:
+        assert asked.wait(20)
+        return [ServedModel(("scripted",), model)]
+
+    def waits(s: float) -> None:
+        asked.set()
+        sleep(0.05)
+
+    monkeypatch.setattr("tahr.cli.chat.remote.sleep", waits)
+    with serving(load=load, settings=Settings(port=0, log_interval_s=0)) as server:
+        address = server.address
+        assert main(["run", "--server", address, "-p", "Hello"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "1 messages, the last: Hello\n"
+    assert err.count(f"The server at {address} is loading: waiting.") == 1
 
 
 def test_what_is_not_asked_for_the_server_decides(server: HttpServer, model: ScriptedModel) -> None:

@@ -64,6 +64,10 @@ def run(args: argparse.Namespace) -> int:
         finally:
             wipe()
         rows += found
+        compared = {row.ours.shape for row in found}
+        if left_out := [shape.label for shape in wanted if shape not in compared]:
+            why = f"llama-bench runs one sequence, so {', '.join(left_out)} is left out"
+            note(f"{model}: {why} (--peer-python compares it).")
         if not args.json:
             print(table(found), flush=True)
     if warning := neighbours.warning():

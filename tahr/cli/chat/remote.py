@@ -5,10 +5,11 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 from urllib.parse import urlsplit
 
+from tahr.cli.terminal.console import note
 from tahr.config import UNLIMITED_TOKENS, SamplingParams, sampling_names
 from tahr.engine.sequences.stats import RequestStats
 from tahr.errors import ConfigError, GenerateError, ModelNotFound
@@ -17,6 +18,7 @@ from tahr.grammar import Grammar
 from tahr.text.replies.deltas import Delta, ReasoningDelta, ToolCallDelta, text_of, tool_calls_of
 
 TIMEOUT_S = 120.0  # limit on silence; a server at work sends comments meanwhile
+POLL_S = 0.3  # while a server loads
 MAX_LINE_BYTES = 1 << 24
 MAX_REPLY_BYTES = 1 << 26
 # How a request names the grammars of `tahr run`.
@@ -50,6 +52,14 @@ class ServerClient:
         """The reply to a request as a value."""
         with closing(self._connect()) as connection, self._connected():
             return parsed(self._send(connection, path, body).read(MAX_REPLY_BYTES))
+
+    def is_loading(self) -> bool:
+        """Whether the server says that its models are not there yet."""
+        with closing(self._connect()) as connection, self._connected():
+            connection.request("GET", self._base + "/health")
+            response = connection.getresponse()
+            told = parsed(response.read(MAX_REPLY_BYTES))
+        return response.status == 503 and isinstance(told, dict) and told.get("status") == "loading"
 
     def events(self, path: str, body: Mapping[str, Any]) -> Iterator[Any]:
         """The events of a streamed reply. Closing the iterator hangs up, which stops the request."""
@@ -129,6 +139,20 @@ def refusal(status: int, data: bytes, key_variables: Sequence[str]) -> GenerateE
     return GenerateError(message) if status >= 500 else ConfigError(message)
 
 
+def loaded_cards(server: ServerClient) -> dict[str, Any]:
+    """The models by their names, as soon as they are loaded."""
+    waits = False
+    while True:
+        with reading():
+            cards = {text_in(card["id"]): card for card in server.json("/v1/models")["data"]}
+        if cards or not server.is_loading():
+            return cards
+        if not waits:
+            note(f"The server at {server.address} is loading: waiting.")
+        waits = True
+        sleep(POLL_S)
+
+
 class RemoteModel:
     """One model of a server. What is not asked for, the server decides."""
 
@@ -138,12 +162,12 @@ class RemoteModel:
 
     def __init__(self, server: ServerClient, name: str | None):
         self._server = server
-        with reading():
-            cards = {text_in(card["id"]): card for card in server.json("/v1/models")["data"]}
+        cards = loaded_cards(server)
         alike = (card for card in cards if not name or card.lower() == name.lower())  # servers ignore case in names
         found = name if name in cards else next(alike, None)
         if found is None:
-            raise ModelNotFound(f"The server at {server.address} has no model {name}: it has {', '.join(cards)}.")
+            there = ", ".join(cards) or "none"
+            raise ModelNotFound(f"The server at {server.address} has no model {name or 'yet'}: it has {there}.")
         self.name = found
         with reading():
             self.context_size = int(cards[self.name].get("context_size") or cards[self.name].get("max_model_len") or 0)
