@@ -55,8 +55,8 @@ class EngineConfig:
     active_prefill_tokens: int | None = None  # limit on prompt tokens while other sequences decode; None: no less
     prefill_first_until_active: int = 0  # prompts go first while fewer sequences decode
     prefix_cache: bool = True
-    cache_max_entries: int | None = None  # pages that can be found again; None: the whole pool
-    cache_max_tokens: int | None = None
+    cache_max_entries: int | None = None  # texts of the longest length that can be found again; None: the whole pool
+    cache_max_tokens: int | None = None  # tokens at the beginning of a text that can be; None: all
     cache_max_bytes: int | None = None
     loras: tuple[str, ...] = ()  # adapters to load, each as NAME=PATH or NAME=PATH,SCALE
     lora_rows: int | None = None  # ranks of adapters, in all, behind a GPU's matrices; None: LORA_ROWS

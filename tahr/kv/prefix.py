@@ -8,6 +8,7 @@ Every pool has its own pages under the same hashes. Layers with a window need on
 at, so a text can be continued from wherever those are cached. In models with states, it must be where a checkpoint is.
 """
 
+import sys
 from array import array
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
@@ -83,12 +84,17 @@ class PrefixCache:
     """Finds and stores pages by the text they hold; at most `max_pages` of each pool can be found at any time."""
 
     def __init__(
-        self, pools: ListOf[PagePool], max_pages: int | None = None, checkpoints: StateCheckpoints | None = None
+        self,
+        pools: ListOf[PagePool],
+        max_pages: int | None = None,
+        checkpoints: StateCheckpoints | None = None,
+        max_text_tokens: int | None = None,
     ):
         self.pools = pools
         self.checkpoints = checkpoints  # None: no layer has a state
         self.page_size = pools[0].page_size
         self.max_pages = max(pool.n_pages for pool in pools) if max_pages is None else max_pages
+        self.max_text_tokens = sys.maxsize if max_text_tokens is None else max_text_tokens
         self.stats = PrefixStats()
 
     @property
@@ -152,7 +158,7 @@ class PrefixCache:
 
     def insert(self, hashes: BlockHashes, tokens: ListOf[int], tables: ListOf[PageTable], n_computed: int) -> None:
         """Let the pages that are full now be found."""
-        for index in range(hashes.n_inserted, n_computed // self.page_size):
+        for index in range(hashes.n_inserted, min(n_computed, self.max_text_tokens) // self.page_size):
             block_hash = hashes.of(tokens, index)
             inserted = [self._insert_page(table, index, block_hash) for table in tables]
             if not all(inserted):

@@ -149,7 +149,7 @@ def prefix_cache(
     if not config.prefix_cache or (slots and not capacity.n_checkpoints):
         return None
     checkpoints = StateCheckpoints(slots, capacity.n_checkpoints, capacity.slot_bytes) if slots else None
-    return PrefixCache(pools, cache_pages(config, capacity), checkpoints)
+    return PrefixCache(pools, cache_pages(config, capacity), checkpoints, config.cache_max_tokens)
 
 
 def assemble(

@@ -206,12 +206,13 @@ def step_sizes(config: EngineConfig, capacity: Capacity) -> SchedulerLimits:
 
 def cache_pages(config: EngineConfig, capacity: Capacity) -> int:
     """How many pages of each group the prefix cache may keep: the tightest of its limits, at most all there are."""
-    limits = [
-        (config.cache_max_entries, 1),
-        (config.cache_max_tokens, config.page_size),
-        (config.cache_max_bytes, sum(capacity.page_bytes)),
-    ]
-    return min([max(capacity.n_pages), *(limit // unit for limit, unit in limits if limit is not None)])
+    limits = [max(capacity.n_pages)]
+    if config.cache_max_bytes is not None:
+        limits.append(config.cache_max_bytes // sum(capacity.page_bytes))
+    if config.cache_max_entries is not None:
+        longest = capacity.context_size if config.cache_max_tokens is None else config.cache_max_tokens
+        limits.append(config.cache_max_entries * pages_for(longest, config.page_size))
+    return min(limits)
 
 
 def requested_context(config: EngineConfig, max_context: int) -> int:

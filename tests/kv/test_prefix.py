@@ -145,12 +145,25 @@ def test_no_more_is_kept_than_allowed(max_pages: int) -> None:
     assert cache.n_computed([2] * 8) == (1 if max_pages == 3 else 4 if max_pages == 1 else 8)
 
 
-def test_limits_in_pages_tokens_and_bytes() -> None:
+def test_limits_in_prompts_and_bytes() -> None:
     room = Capacity(context_size=64, n_pages=(10, 4), page_bytes=(400, 600))
     assert cache_pages(EngineConfig(), room) == 10
-    assert cache_pages(EngineConfig(cache_max_entries=3), room) == 3
-    assert cache_pages(EngineConfig(cache_max_tokens=95), room) == 2  # pages of 32
+    assert cache_pages(EngineConfig(cache_max_entries=3), room) == 6, "pages of 32"
+    assert cache_pages(EngineConfig(cache_max_entries=3, cache_max_tokens=33), room) == 6
+    assert cache_pages(EngineConfig(cache_max_entries=3, cache_max_tokens=32), room) == 3
+    assert cache_pages(EngineConfig(cache_max_tokens=32), room) == 10
+    assert cache_pages(EngineConfig(cache_max_entries=100, cache_max_tokens=2048), room) == 10, "as others write it"
     assert cache_pages(EngineConfig(cache_max_bytes=4999, cache_max_entries=7), room) == 4
+
+
+def test_no_more_of_a_text_is_kept_than_allowed() -> None:
+    cache = Cached()
+    assert cache.model.sched.prefix
+    cache.model.sched.prefix.max_text_tokens = 10
+    cache.request([0] * 20)
+    cache.request([1] * 20)
+    assert cache.model.sched.pools[0].n_hashed == 2 * (10 // cache.model.sched.page_size)
+    assert cache.n_computed([0] * 20) == 20 - 10 // cache.model.sched.page_size * cache.model.sched.page_size
 
 
 def test_pages_of_a_failed_sequence_are_not_found() -> None:

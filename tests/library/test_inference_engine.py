@@ -75,6 +75,8 @@ NEED_A_MODEL: dict[str, Callable[[InferenceEngine], Any]] = {
     "embed": lambda e: e.embed("a"),
     "embed_with": lambda e: e.embed_with("a", "mean"),
     "embed_batch": lambda e: e.embed_batch([]),
+    "embed_batch_with": lambda e: e.embed_batch_with([], "mean"),
+    "load_lora": lambda e: e.load_lora("nowhere"),
     "embed_numpy": lambda e: e.embed_numpy(["a"]),
     "snapshot": lambda e: e.snapshot(),
 }

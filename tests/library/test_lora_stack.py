@@ -8,7 +8,7 @@ import pytest
 import assets
 from lora_files import peft_tensors, write_peft
 from tahr import InferenceConfig, InferenceEngine
-from tahr.errors import ConfigError, SnapshotIncompatible, TahrError
+from tahr.errors import AdapterError, ConfigError, SnapshotIncompatible, TahrError
 
 TOKENS = [1, 9, 38, 27, 300, 5]
 
@@ -98,6 +98,36 @@ def test_snapshots_know_their_adapters(base: InferenceEngine, folders: list[Path
     np.testing.assert_array_equal(resumed.forward_one(7), wanted)
 
 
+def test_what_was_read_is_not_read_again(
+    base: InferenceEngine, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A, B, A: each is read once."""
+    adapters = base._model.engine.adapters
+    n_read: list[str] = []
+    prepare = adapters.prepare
+    monkeypatch.setattr(adapters, "prepare", lambda path: (n_read.append(str(path)), prepare(path))[1])
+    first, second = (base.load_lora(folder) for folder in folders[:2])
+    found = []
+    for lora in (first, second, first):
+        base.apply_lora_adapters(lora)
+        found.append(logits(base))
+    assert n_read == [str(folder) for folder in folders[:2]]
+    np.testing.assert_array_equal(found[0], found[2])
+    assert np.abs(found[0] - found[1]).max() > 0.1
+    base.push_lora(first, 0.5)
+    base.push_lora(folders[1], 0.25)
+    base.apply_lora_stack()
+    assert base.pop_lora() == (folders[1], 0.25) and base.pop_lora() == (first, 0.5)
+    base.unapply_all_loras()
+
+
+def test_an_adapter_is_for_the_engine_that_read_it(base: InferenceEngine, folders: list[Path]) -> None:
+    other = InferenceEngine(base.config)
+    other.load_model()
+    with pytest.raises(AdapterError, match="another engine"):
+        other.apply_lora_adapters(base.load_lora(folders[0]))
+
+
 def test_what_cannot_be_applied_changes_nothing(base: InferenceEngine, folders: list[Path], tmp_path: Path) -> None:
     before = logits(base)
     unloaded = InferenceEngine(InferenceConfig(model_path="nowhere.gguf"))
@@ -105,7 +135,12 @@ def test_what_cannot_be_applied_changes_nothing(base: InferenceEngine, folders: 
     unloaded.unapply_all_loras()
     with pytest.raises(TahrError, match="load"):
         unloaded.apply_lora_stack()
-    for wrong in ([folders[0], tmp_path / "nowhere"], list(folders)):
+    with pytest.raises(AdapterError, match="no adapter at"):
+        base.push_lora(tmp_path / "nowhere")
+    for load in (base.load_lora, base.apply_lora_adapters):
+        with pytest.raises(AdapterError):
+            load(tmp_path / "nowhere")
+    for wrong in ([folders[0], tmp_path], list(folders)):
         for folder in wrong:
             base.push_lora(folder)
         with pytest.raises(TahrError):

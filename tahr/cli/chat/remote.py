@@ -18,7 +18,7 @@ from tahr.grammar import Grammar
 from tahr.text.replies.deltas import Delta, ReasoningDelta, ToolCallDelta, text_of, tool_calls_of
 
 TIMEOUT_S = 120.0  # limit on silence; a server at work sends comments meanwhile
-POLL_S = 0.3  # while a server loads
+POLL_S = 0.3  # between two looks at a server that loads
 MAX_LINE_BYTES = 1 << 24
 MAX_REPLY_BYTES = 1 << 26
 # How a request names the grammars of `tahr run`.

@@ -160,8 +160,8 @@ BATCHING = (
         "compute prompts first while fewer than N get tokens",
     ),
     Option(("--scheduling-policy",), "scheduling_policy", str, "fcfs, priority or sjf"),
-    Option(("--cache-max-entries",), "cache_max_entries", whole_number, "pages of the prefix cache"),
-    Option(("--cache-max-tokens",), "cache_max_tokens", whole_number, "tokens of the prefix cache"),
+    Option(("--cache-max-entries",), "cache_max_entries", whole_number, "prompts the prefix cache has room for"),
+    Option(("--cache-max-tokens",), "cache_max_tokens", whole_number, "tokens of a prompt that the prefix cache keeps"),
 )
 SPECULATION = (
     Option(("--spec-draft", "--model-draft"), "spec_draft", str, "a smaller model of the same vocabulary that guesses"),

@@ -12,7 +12,7 @@ import numpy as np
 from tahr import hub
 from tahr.backends.api import Floats
 from tahr.config import SamplingParams, whole
-from tahr.engine.adapters.applied import LoraPath, LoraStack
+from tahr.engine.adapters.applied import Lora, LoraPath, LoraStack, ReadLora
 from tahr.errors import ConfigError, ModelFingerprintMismatch, ModelNotFound, ModelNotLoaded
 from tahr.grammar import Grammar
 from tahr.library.beam import BeamSearchConfig, EngineBeams, Hypothesis, beam_search
@@ -41,6 +41,8 @@ class InferenceEngine:
     """
 
     def __init__(self, config: InferenceConfig):
+        if not isinstance(config, InferenceConfig):
+            raise ConfigError(f"InferenceEngine needs an InferenceConfig(model_path=...), not {short(config)}.")
         self.config = config
         self._loaded: LoadedModel | None = None
         self._metrics = Metrics()
@@ -129,7 +131,7 @@ class InferenceEngine:
         self,
         prompt: str,
         max_tokens: int,
-        sampler: SamplingParams,
+        sampler_config: SamplingParams,
         callback: OnText | None = None,
         cancel: CancellationToken | None = None,
         progress: OnProgress | None = None,
@@ -143,15 +145,15 @@ class InferenceEngine:
             return ""
         self._metrics.kv_misses += 1
         logits = self._feed(tokens)
-        return self.generate_with_logits(tokens, logits, max_tokens, callback, sampler, cancel, progress)
+        return self.generate_with_logits(tokens, logits, max_tokens, sampler_config, callback, cancel, progress)
 
     def generate_with_logits(
         self,
         prompt_tokens: ListOf[int],
-        logits: Floats,
+        initial_logits: Floats,
         max_tokens: int,
+        sampler_config: SamplingParams | None = None,
         callback: OnText | None = None,
-        sampler: SamplingParams | None = None,
         cancel: CancellationToken | None = None,
         progress: OnProgress | None = None,
     ) -> str:
@@ -160,16 +162,16 @@ class InferenceEngine:
         check_max_tokens(max_tokens)
         if list(prompt_tokens) != model.session.tokens:
             raise ConfigError("prompt_tokens are not the tokens in memory: prefill those, or prime with a prefix.")
-        if np.shape(logits) != (model.config.n_vocab,) or not isinstance(logits, np.ndarray):
-            shape = f"{np.shape(logits)}, but it must be an array of ({model.config.n_vocab},)"
+        if np.shape(initial_logits) != (model.config.n_vocab,) or not isinstance(initial_logits, np.ndarray):
+            shape = f"{np.shape(initial_logits)}, but it must be an array of ({model.config.n_vocab},)"
             raise ConfigError(f"The logits have the shape {shape}: give what forward_prefill returned.")
         total = min(max_tokens, model.session.n_remaining + 1)
-        requested = self.config.sampler if sampler is None else sampling_params(sampler)
+        requested = self.config.sampler if sampler_config is None else sampling_params(sampler_config)
         grammar = model.grammars.state(requested.grammar, requested.grammar_after) if requested.grammar else None
         reply = open_reply(requested, model.tokenizer, prompt_tokens, total, grammar)
         reporter = ProgressReporter(progress, total) if progress else None
         self._metrics.requests_started += 1
-        text = self._listen(decode(model.session, logits, reply), callback, cancel, reporter)
+        text = self._listen(decode(model.session, initial_logits, reply), callback, cancel, reporter)
         self._metrics.requests_completed += 1
         return text
 
@@ -250,14 +252,14 @@ class InferenceEngine:
         """Hold exactly what was copied."""
         self._model.session.restore(copy)
 
-    def prime_with_prefix(self, cached: KvCopy, restore_to: int, suffix: ListOf[int]) -> Floats:
+    def prime_with_prefix(self, cached: KvCopy, restore_to: int, suffix_tokens: ListOf[int]) -> Floats:
         """Restore the first `restore_to` tokens of a copy, compute only the suffix; the last logits."""
         model = self._model
         if not 0 <= restore_to <= len(cached.tokens):
             raise ConfigError(f"restore_to is {restore_to}, but the copy has {len(cached.tokens)} tokens.")
         model.session.restore(cached.first(restore_to))
         self._metrics.kv_hits += 1
-        return self._feed(suffix)
+        return self._feed(suffix_tokens)
 
     def store_kv_in_prefix_cache(self, tokens: ListOf[int], cache: PrefixStore) -> None:
         """Keep the keys and values of `tokens`, with which the text in memory begins; does nothing before loading."""
@@ -273,13 +275,13 @@ class InferenceEngine:
         self,
         tokens: ListOf[int],
         config: BeamSearchConfig | None = None,
-        eos: Callable[[int], bool] | int | None = None,
+        eos_token_id: Callable[[int], bool] | int | None = None,
         grammar: Grammar | None = None,
     ) -> list[Hypothesis]:
         """The likeliest continuations of a prompt, the best first; the text in memory stays as it is.
 
-        `eos` ends a text: the model's own end tokens, one token, or a function of a token. With a `grammar`, all texts
-        are in its language or on the way to it.
+        `eos_token_id` ends a text: the model's own end tokens, one token, or a function of a token. With a `grammar`,
+        all texts are in its language or on the way to it.
         """
         model = self._model
         config = config or BeamSearchConfig()
@@ -293,7 +295,8 @@ class InferenceEngine:
             )
         config = replace(config, max_new_tokens=min(config.max_new_tokens, n_remaining))
         beams = EngineBeams(model.engine)
-        ends = model.tokenizer.is_eos if eos is None else eos.__eq__ if isinstance(eos, int) else eos
+        ends = model.tokenizer.is_eos if eos_token_id is None else eos_token_id
+        ends = ends.__eq__ if isinstance(ends, int) else ends
         try:
             return beam_search(beams, tokens, config, ends, model.grammars.state(grammar) if grammar else None)
         finally:
@@ -312,6 +315,10 @@ class InferenceEngine:
         vectors: list[list[float]] = self.embed_numpy(texts, pooling).tolist()
         return vectors
 
+    def embed_batch_with(self, texts: ListOf[str], pooling: Pooling | str | None) -> list[list[float]]:
+        """Embed each text like `embed_with`: another name of `embed_batch`."""
+        return self.embed_batch(texts, pooling)
+
     def embed_numpy(self, texts: ListOf[str], pooling: Pooling | str | None = None) -> Floats:
         """Embed texts into one array: [n_texts, width of a vector]."""
         several = texts if isinstance(texts, list) else texts_of(texts)
@@ -329,11 +336,16 @@ class InferenceEngine:
 
     # ---- adapters ---------------------------------------------------------------------------------------------
 
-    def push_lora(self, lora: LoraPath, scale: float = 1.0) -> None:
-        """Put an adapter on the stack, a folder of PEFT's or a GGUF file. Nothing changes before it is applied."""
+    def load_lora(self, path: LoraPath) -> ReadLora:
+        """Read an adapter, a folder of PEFT's or a GGUF file, and check that it fits the model. Nothing changes yet."""
+        adapters = self._model.engine.adapters
+        return ReadLora(adapters.prepare(path), adapters)
+
+    def push_lora(self, lora: Lora, scale: float = 1.0) -> None:
+        """Put an adapter on the stack: what `load_lora` returned, or a path. Nothing changes before it is applied."""
         self._loras.push(lora, scale)
 
-    def pop_lora(self) -> tuple[LoraPath, float] | None:
+    def pop_lora(self) -> tuple[Lora, float] | None:
         """Take the last adapter off the stack; None if there is none."""
         return self._loras.wanted.pop() if self._loras.wanted else None
 
@@ -341,7 +353,7 @@ class InferenceEngine:
         """Empty the stack; what is applied stays."""
         self._loras.wanted.clear()
 
-    def lora_stack(self) -> list[tuple[LoraPath, float]]:
+    def lora_stack(self) -> list[tuple[Lora, float]]:
         """The adapters on the stack with their scales, the last pushed last."""
         return list(self._loras.wanted)
 
@@ -354,7 +366,7 @@ class InferenceEngine:
         if self._loras.wanted:
             self._apply(self._loras, model)
 
-    def apply_lora_adapters(self, lora: LoraPath) -> None:
+    def apply_lora_adapters(self, lora: Lora) -> None:
         """Change the model by one adapter alone, whatever is on the stack."""
         model = self._model
         alone = LoraStack()
@@ -390,7 +402,7 @@ class InferenceEngine:
         model_path: str | None = None,
         *,
         download: bool = False,
-        loras: ListOf[tuple[LoraPath, float]] = (),
+        loras: ListOf[tuple[Lora, float]] = (),
     ) -> "InferenceEngine":
         """A loaded engine that goes on where the snapshot was taken; its file may have moved, but not changed.
 
