@@ -21,7 +21,7 @@ def gaps_s(llm: LLM, n_prompt: int) -> tuple[list[float], list[float]]:
         ResolvedRequest([1, 2, 3], SamplingParams(temperature=0.0, max_tokens=4000, ignore_eos=True), Silent)
     )
     quiet, busy = [step_s(llm) for _ in range(20)][2:], []
-    prompt = [rng.randrange(100, engine.n_vocab) for _ in range(n_prompt)]
+    prompt = [rng.randrange(100, engine.facts.n_vocab) for _ in range(n_prompt)]
     reader = engine.submit(
         ResolvedRequest(prompt, SamplingParams(temperature=0.0, max_tokens=1, cache_prompt=False), Silent)
     )
@@ -42,7 +42,7 @@ def step_s(llm: LLM) -> float:
 def bound_s(llm: LLM, n_prompt: int, chunk: int) -> float:
     """Seconds of one chunk at the end of such a prompt, where it costs most, read with nobody else there."""
     engine, rng = llm.engine, random.Random(1)
-    prompt = [rng.randrange(100, engine.n_vocab) for _ in range(n_prompt)]
+    prompt = [rng.randrange(100, engine.facts.n_vocab) for _ in range(n_prompt)]
     reader = engine.submit(
         ResolvedRequest(prompt, SamplingParams(temperature=0.0, max_tokens=1, cache_prompt=False), Silent)
     )

@@ -39,7 +39,7 @@ IS_WRITTEN = "CoalescingTransport._send"
 IS_SAMPLED = "Sampler.launch"
 # Functions that look at parameters or fill them in, by the beginning of their names.
 CHECKS = ("check", "checked", "clean_", "keep_conventions", "holds", "asks_for", "give_way", "over", "precedence",
-          "complete", "sampling_default", "sampling_params", "sampling_values", "are_tokens")  # fmt: skip
+          "complete", "sampling_params", "sampling_values", "are_tokens")  # fmt: skip
 
 OURS = str(Path(tahr.__file__).resolve().parent)
 TEMPERATURE = 0.7321

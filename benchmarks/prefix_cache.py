@@ -23,7 +23,7 @@ class Bench:
         self.random = random.Random(seed)
 
     def tokens(self, n: int) -> list[int]:
-        return [self.random.randrange(100, self.llm.engine.n_vocab) for _ in range(n)]
+        return [self.random.randrange(100, self.llm.engine.facts.n_vocab) for _ in range(n)]
 
     def first_token(self, prompt: list[int]) -> tuple[float, int]:
         """Seconds to the first token, and how many tokens were computed for it."""

@@ -173,7 +173,7 @@ def use_cpu_time() -> None:
 def decode_rate(engine: Engine, n_requests: int, n_out: int) -> float:
     """Tokens per second of requests that begin together, their prompts not counted."""
     params, rng = replace(precedence(GREEDY), ignore_eos=True, max_tokens=n_out), np.random.default_rng(n_requests)
-    n_vocab = engine.n_vocab
+    n_vocab = engine.facts.n_vocab
     sequences = [
         engine.submit(ResolvedRequest(rng.integers(0, n_vocab, N_IN).tolist(), params, Silent))
         for _ in range(n_requests)

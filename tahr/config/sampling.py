@@ -178,7 +178,9 @@ class SamplingParams(KeptHash):
                 keep(self, name, CLEAN[name](getattr(self, name)))
         if self.grammar is not None or self.grammar_after != ():
             keep(self, "grammar_after", clean_grammar_after(self.grammar, self.grammar_after))
-        keep(self, "pinned", frozenset(name for name in self.pinned if getattr(self, name) == sampling_default(name)))
+        keep(
+            self, "pinned", frozenset(name for name in self.pinned if getattr(self, name) == sampling_defaults()[name])
+        )
         check_together(self)
 
     __hash__ = KeptHash.__hash__
@@ -199,7 +201,7 @@ class SamplingParams(KeptHash):
 
     def asks_for(self, name: str) -> bool:
         """Whether this setting was asked for."""
-        return name in self.pinned or getattr(self, name) != sampling_default(name)
+        return name in self.pinned or getattr(self, name) != sampling_defaults()[name]
 
     def over(self, defaults: "SamplingParams") -> "SamplingParams":
         """A copy whose open values come from `defaults`."""
@@ -258,10 +260,6 @@ PUT: Mapping[str, Callable[[SamplingParams, Any], None]] = {
 }
 
 
-def sampling_default(name: str) -> Any:
-    return sampling_defaults()[name]
-
-
 def sampling_values(params: SamplingParams) -> dict[str, Any]:
     """All settings by name, as plain values."""
     return {name: getattr(params, name) for name in sampling_names()}
@@ -281,7 +279,7 @@ def give_way(requested: SamplingParams, filled: dict[str, Any]) -> dict[str, Any
 def check_given(params: SamplingParams, names: Iterable[str]) -> None:
     """None means not asked for; it is refused for settings that have a value of their own by default."""
     for name in names:
-        if getattr(params, name) is None and sampling_default(name) is not None:
+        if getattr(params, name) is None and sampling_defaults()[name] is not None:
             raise ConfigError(f"{name} is None, but it must be {params.RANGES[name]}: leave it out for its default.")
 
 

@@ -47,10 +47,6 @@ class Submission:
         self._resolve = resolve
         self._pid = os.getpid()
 
-    @property
-    def n_vocab(self) -> int:
-        return self.facts.n_vocab
-
     def submit(self, request: ResolvedRequest, grammar: GrammarState | None = None) -> Sequence:
         """Queue a request; refused at once if it could never run. With n > 1 its `forks` are the other choices.
 
@@ -66,7 +62,7 @@ class Submission:
         self._check_length(max_length)
         stack = self.adapters.stack(params.lora)
         sampling = SamplingState(params, self.eos_ids, self._resolve)
-        sampling.check(self.n_vocab)
+        sampling.check(self.facts.n_vocab)
         states = [sampling, *(sampling.fork(index) for index in range(1, params.n))]
         assert (params.grammar is None) == (grammar is None), "a grammar is compiled before its request is submitted"
         grammars = [grammar, *(grammar and grammar.fork() for _ in states[1:])]
@@ -139,7 +135,7 @@ class Submission:
     def _check(self, tokens: ListOf[int]) -> None:
         if len(tokens) >= self.context_size:
             raise ContextExceeded(len(tokens), self.context_size)
-        self._check_tokens(tokens, self.n_vocab)
+        self._check_tokens(tokens, self.facts.n_vocab)
 
     def _check_tokens(self, tokens: ListOf[int], n_vocab: int) -> None:
         if not tokens:

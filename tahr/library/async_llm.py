@@ -394,7 +394,7 @@ class AsyncLLM:
             self._settle()
 
     def _open(self, queue: OutputQueue, resolved: ResolvedRequest, grammar: GrammarState | None) -> None:
-        queue.request = self.llm.submit_resolved(resolved, grammar)
+        queue.request = self.llm.driver.submit(resolved, grammar)
         self._queues[queue.request.id] = queue
 
     def _abort(self, request_id: int, error: TahrError | None = None) -> None:

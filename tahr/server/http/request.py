@@ -188,23 +188,6 @@ class HttpRequest:
         """While inside, a client that leaves, a deadline or a shutdown ends the work with its own exception."""
         return Cancellable(self)
 
-    def begin_cancellable(self) -> None:
-        """For `Cancellable`, as what follows."""
-        if self._cancel_reason:
-            raise self._cancel_reason
-        self._task = asyncio.current_task()
-        assert self._task
-        self._connection.add_lost_callback(self._on_lost)
-
-    def end_cancellable(self, error: BaseException | None) -> None:
-        task = self._task
-        self._task = None
-        self._connection.remove_lost_callback(self._on_lost)
-        if isinstance(error, asyncio.CancelledError) and self._cancel_reason:
-            assert task
-            task.uncancel()
-            raise self._cancel_reason from None
-
     def cancel(self, reason: Exception) -> None:
         """End the work, if it has not ended by itself; the first reason counts."""
         if self._cancel_reason is None:
@@ -223,7 +206,19 @@ class Cancellable:
     request: HttpRequest
 
     def __enter__(self) -> None:
-        self.request.begin_cancellable()
+        request = self.request
+        if request._cancel_reason:
+            raise request._cancel_reason
+        request._task = asyncio.current_task()
+        assert request._task
+        request._connection.add_lost_callback(request._on_lost)
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self.request.end_cancellable(error)
+        request = self.request
+        task = request._task
+        request._task = None
+        request._connection.remove_lost_callback(request._on_lost)
+        if isinstance(error, asyncio.CancelledError) and request._cancel_reason:
+            assert task
+            task.uncancel()
+            raise request._cancel_reason from None

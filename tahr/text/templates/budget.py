@@ -98,11 +98,7 @@ def parts_of(value: Any) -> Collection[Any]:
 
 
 _budget: ContextVar[Budget] = ContextVar("budget")
-
-
-def current() -> Budget:
-    """The budget of the rendering under way."""
-    return _budget.get()
+current = _budget.get  # the budget of the rendering under way
 
 
 def spending(budget: Budget, work: Callable[[], T]) -> T:
