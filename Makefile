@@ -12,7 +12,7 @@ QUICK := tests/style tests/text tests/kv tests/sampling tests/engine/test_schedu
     tests/weights/test_formats.py tests/grammar/test_call_grammar.py tests/grammar/test_gbnf.py \
     tests/grammar/test_grammar_matchers.py tests/grammar/test_grammar_strings.py
 
-.PHONY: help setup run test quick nightly hostile parity clients agents lint bench size sanitize clean
+.PHONY: help setup run test quick vulkan nightly hostile parity clients agents lint bench size sanitize clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -44,6 +44,12 @@ test: $(VENV)/.test-extras  ## run the tests (no torch needed), TESTS="..." some
 
 quick: $(VENV)/.test-extras  ## in a minute: style and the parts that need no model, no server and no data
 	@TESTS="$(QUICK)" scripts/test.sh $(BIN)/python $(ARGS)
+
+VULKAN_TESTS := tests/vulkan tests/backends tests/models/test_plan.py tests/models/test_models.py tests/kv/test_kv_pages.py
+
+vulkan: $(VENV)/.test-extras  ## the Vulkan backend on a device made of the processor; fetches Debian packages (200 MB)
+	@scripts/vulkan_tools.sh .vulkan-tools
+	@scripts/vulkan_test.sh $(BIN)/python $(if $(TESTS),$(TESTS),$(VULKAN_TESTS)) $(ARGS)
 
 nightly: $(VENV)/.test-extras  ## for hours: all tests with ten times the examples, then a hostile client for five minutes
 	@$(BIN)/python scripts/fetch_test_data.py

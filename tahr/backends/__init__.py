@@ -48,22 +48,45 @@ def open_cuda(n_threads: int | None, deterministic: bool, logits: LogitWidth | N
     return open_device(deterministic, ahead)
 
 
+def open_vulkan(n_threads: int | None, deterministic: bool, logits: LogitWidth | None, device: str = "") -> Backend:
+    if n_threads is not None:
+        raise ConfigError("The vulkan backend has no threads to set; leave them out, or use the cpu backend.")
+    try:
+        from tahr.backends.vulkan.backend import VulkanBackend
+    except ImportError as error:
+        raise ConfigError(
+            f"The vulkan backend's native code is not built ({error}). Run `make setup`, or install with "
+            "`pip install .`."
+        ) from error
+    return VulkanBackend(device)
+
+
 # Name -> how to open the backend, given a number of threads, whether results must be deterministic, and what will be
 # sampled from.
-BACKENDS: dict[str, Callable[[int | None, bool, LogitWidth | None], Backend]] = {
+BACKENDS: dict[str, Callable[..., Backend]] = {
     "cpu": open_cpu,
     "cuda": open_cuda,
     "reference": open_reference,
+    "vulkan": open_vulkan,
 }
 
+WITH_DEVICES = ("vulkan",)  # `vulkan:1` asks for a device by its number, `vulkan:radeon` by a part of its name
 
-def cuda_memory() -> int:
+
+def cuda_memory(device: str) -> int:
     from tahr.backends.cuda.layouts import presence as cuda_presence
 
     return cuda_presence.total_bytes()
 
 
-MEMORIES: dict[str, Callable[[], int]] = {"cuda": cuda_memory}  # bytes of memory of backends that have their own
+def vulkan_memory(device: str) -> int:
+    from tahr.backends.vulkan import presence as vulkan_presence
+
+    return vulkan_presence.own_bytes(device)
+
+
+# Of backends with memory of their own, in bytes.
+MEMORIES: dict[str, Callable[[str], int]] = {"cuda": cuda_memory, "vulkan": vulkan_memory}
 
 
 # Variables that change how a backend runs: what they do, and of which backends.
@@ -83,23 +106,26 @@ def automatic(n_threads: int | None) -> str:
 def open_backend(
     name: str = "auto", n_threads: int | None = None, deterministic: bool = False, logits: LogitWidth | None = None
 ) -> Backend:
-    """The backend of that name; `n_threads` None lets it choose, `deterministic` asks for `Backend.deterministic`.
+    """The backend of that name; behind a colon the device that is meant, where a backend has several.
 
-    With `logits` a backend may begin to compile what samples from rows of them.
+    `n_threads` None lets it choose, `deterministic` asks for `Backend.deterministic`. With `logits` a backend may begin
+    to compile what samples from rows of them.
     """
-    chosen = automatic(n_threads) if name == "auto" else name
+    chosen, _, device = (automatic(n_threads) if name == "auto" else name).partition(":")
     if chosen not in BACKENDS:
         raise ConfigError(f"There is no backend {name!r} here. Use auto or one of: {', '.join(BACKENDS)}.")
-    for name, (what, backends) in SWITCHES.items():
-        if os.environ.get(name) == "1" and chosen not in backends:
-            raise ConfigError(f"{name}=1 {what} of the cpu backend, not of {chosen}: unset it, or use cpu.")
-    return BACKENDS[chosen](n_threads, deterministic, logits)
+    for switch, (what, backends) in SWITCHES.items():
+        if os.environ.get(switch) == "1" and chosen not in backends:
+            raise ConfigError(f"{switch}=1 {what} of the cpu backend, not of {chosen}: unset it, or use cpu.")
+    if device and chosen not in WITH_DEVICES:
+        raise ConfigError(f"The {chosen} backend has no devices to choose from: leave out {device!r}.")
+    return BACKENDS[chosen](n_threads, deterministic, logits, *[device] * (chosen in WITH_DEVICES))
 
 
 def own_memory(name: str = "auto", n_threads: int | None = None) -> int:
     """The bytes of the memory that a backend has for itself; 0 where it works in the host's, or is not here."""
-    chosen = automatic(n_threads) if name == "auto" else name
-    return MEMORIES[chosen]() if chosen in MEMORIES else 0
+    chosen, _, device = (automatic(n_threads) if name == "auto" else name).partition(":")
+    return MEMORIES[chosen](device) if chosen in MEMORIES else 0
 
 
 def describe_cpu() -> dict[str, str]:
@@ -122,10 +148,19 @@ def describe_cuda() -> dict[str, str]:
     return cuda_presence.describe()
 
 
+def describe_vulkan() -> dict[str, str]:
+    try:
+        from tahr.backends.vulkan import presence as vulkan_presence
+    except ImportError as error:
+        return {"problem": f"the native code is not built ({error}); run `make setup`"}
+    return vulkan_presence.describe()
+
+
 DESCRIPTIONS: dict[str, Callable[[], dict[str, str]]] = {
     "cpu": describe_cpu,
     "cuda": describe_cuda,
     "reference": lambda: {"use": "NumPy, slow on purpose: it says what the other backends must compute"},
+    "vulkan": describe_vulkan,
 }
 
 

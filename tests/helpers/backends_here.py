@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
 from plain_backend import PlainBackend
 from tahr.backends import BACKENDS, open_backend
@@ -11,13 +12,56 @@ from tahr.backends.api import Backend, ExpertMLPs, KVStore, LayerShape, Linear, 
 from tahr.backends.cuda.layouts import presence as cuda_presence
 from tahr.backends.reference.arithmetic import DenseMatrix
 from tahr.backends.reference.backend import ReferenceBackend
+from tahr.errors import ConfigError, UnsupportedModel
+from tahr.models.loader.load import Loaded, OpenedModel, load
 from tahr.weights.tensor import HostTensor
 
-USABLE = [name for name in BACKENDS if name != "cuda" or not cuda_presence.problem()]
+
+def has_vulkan() -> bool:
+    """Whether there is a graphics card, or TAHR_VULKAN_DEVICE names a device: that one must be there."""
+    from tahr.backends.vulkan import presence
+
+    try:
+        return "TAHR_VULKAN_DEVICE" in os.environ or presence.choose("") >= 0
+    except ConfigError:
+        return False
+
+
+IS_HERE = {"cuda": lambda: not cuda_presence.problem(), "vulkan": has_vulkan}
+USABLE = [name for name in BACKENDS if IS_HERE.get(name, lambda: True)()]
 NAMES = [n for n in os.environ.get("TAHR_TEST_BACKENDS", ",".join(USABLE)).split(",") if n]
 # Tests of ops, plans and families run on a backend of default bodies too.
 AND_PLAIN = NAMES if "TAHR_TEST_BACKENDS" in os.environ else [*NAMES, "plain"]
 _opened: dict[tuple[str, bool], Backend] = {}
+
+
+# What a backend refuses by name: cases of ops by the begins of their names, cases of families.
+REFUSED_OPS = {"vulkan": ("experts-", "routed-", "latent-", "head-linears-", "lora-")}
+REFUSED_FAMILIES = {
+    "vulkan": {
+        *(
+            "qwen3_moe",
+            "qwen3_moe_mixed",
+            "mixtral",
+            "granitemoe",
+            "granitemoeshared",
+            "gpt_oss",
+            "glm4_moe",
+            "gemma4_moe",
+        ),
+        *("qwen2_moe", "llama4", "llama4_chunks", "phimoe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4"),
+        *("qwen3_next", "qwen3_5", "qwen3_5_moe", "granite4_h", "granite4_h_dense"),
+    }
+}
+
+
+def loaded_or_refused(case: str, opened: OpenedModel, name: str) -> Loaded:
+    """A family on a backend; one that the backend does not have must be refused in a sentence that names both."""
+    if case not in REFUSED_FAMILIES.get(name, ()):
+        return load(opened, backend(name))
+    with pytest.raises(UnsupportedModel, match=rf"^This model .*the {name} backend does not"):
+        load(opened, backend(name))
+    pytest.skip(f"{name} refuses some families by name")
 
 
 def backend(name: str, deterministic: bool = False) -> Backend:

@@ -35,7 +35,7 @@ def expected(case: str) -> np.ndarray:
 @pytest.mark.parametrize(("case", "form"), FILES)
 def test_logits_equal_transformers(case: str, form: str, name: str, tmp_path: Path) -> None:
     backend = backends_here.backend(name)
-    loaded = load(source(case, form, tmp_path), backend)
+    loaded = backends_here.loaded_or_refused(case, source(case, form, tmp_path), name)
     found = Runs(loaded, backend).eager([(0, token_ids())])
     assert np.abs(found - expected(case)).max() <= TOLERANCE
 
@@ -45,7 +45,8 @@ def test_logits_equal_transformers(case: str, form: str, name: str, tmp_path: Pa
 def test_chunks_and_neighbours_change_nothing(case: str, name: str, tmp_path: Path) -> None:
     """Two sequences in one batch, each computed in pieces, say what one sequence computed at once says."""
     backend = backends_here.backend(name)
-    runs = Runs(load(source(case, "safetensors", tmp_path), backend), backend, n_seqs=2)
+    loaded = backends_here.loaded_or_refused(case, source(case, "safetensors", tmp_path), name)
+    runs = Runs(loaded, backend, n_seqs=2)
     ids, other = token_ids(), list(reversed(token_ids()))
     first = runs.eager([(0, ids[:9]), (0, other[:3])])
     second = runs.eager([(9, ids[9:10]), (3, other[3:20])])

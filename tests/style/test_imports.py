@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "text": {"errors", "regular_file"},
     "hub": {"errors", "regular_file"},
     "kv": {"errors"},
-    "backends": {"errors", "weights", "_native", "collector"},
+    "backends": {"errors", "weights", "_native", "_vulkan", "collector"},
     "models": {"errors", "regular_file", "config", "weights", "backends.api"},
     "executor": {"errors", "regular_file", "weights", "backends", "models", "kv"},
     "engine": {*ENGINE, "executor"},
@@ -62,7 +62,8 @@ ALLOWED: dict[str, set[str]] = {
     "__init__": {"errors", "config", "library"},
     "__main__": {"cli"},
 }
-ONLY = {"torch": "backends/cuda", "triton": "backends/cuda", "wgpu": "backends/vulkan"}
+ONLY = {"torch": "backends/cuda", "triton": "backends/cuda"}
+NATIVE = ("_native", "_vulkan")  # modules of C++
 # What those above an executor may know of the op interface: arrays, and the sizes and inputs of steps.
 ABOVE = ("engine", "generation", "library", "server")
 PLAIN = {
@@ -165,7 +166,7 @@ def targets(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         else:
-            inner = {alias.name: f"{node.module}.{alias.name}" for alias in node.names if alias.name != "_native"}
+            inner = {alias.name: f"{node.module}.{alias.name}" for alias in node.names if alias.name not in NATIVE}
             found |= {full if full in MODULES else str(node.module) for full in inner.values()}
     return found & MODULES.keys()
 
@@ -203,6 +204,10 @@ def test_no_folder_imports_its_own_importers() -> None:
         folder = folder_of(module)
         graph.setdefault(folder, set()).update({folder_of(name) for name in names} - {folder})
     assert cycles(graph) == []
+
+
+def test_vulkan_stays_in_its_backend() -> None:
+    assert [place(p) for p in FILES if "tahr._vulkan" in imported(p) and "backends/vulkan/" not in place(p)] == []
 
 
 def test_device_libraries_stay_in_their_backend() -> None:

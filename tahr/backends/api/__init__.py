@@ -69,7 +69,7 @@ from tahr.backends.api.pages import (
     spans_of,
 )
 from tahr.backends.api.recording import Fetched, HostRows
-from tahr.backends.api.step import Plan, StepDefaults, StepInputs, StepLimits
+from tahr.backends.api.step import Plan, StepDefaults, StepInputs, StepLimits, check_ids
 from tahr.backends.api.tensors import (
     INT8_BLOCK,
     Bytes,
@@ -144,6 +144,7 @@ __all__ = [
     "Vector",
     "Weight",
     "check_contents",
+    "check_ids",
     "check_pages",
     "kv_sides",
     "n_pages_of",

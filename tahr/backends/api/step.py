@@ -5,7 +5,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tahr.backends.api.tensors import Ints, Tensor
+from tahr.backends.api.tensors import Ints, Tensor, Weight
+from tahr.errors import GenerateError
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,16 @@ class StepInputs:
     @property
     def n_seqs(self) -> int:
         return int(self.counts[2])
+
+
+def check_ids(step: StepInputs, table: Weight) -> None:
+    """Refuse ids outside of the table before every run: the kernel does not check them."""
+    ids = step.ids[: step.n_tokens]
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < table.n_rows:
+        raise GenerateError(
+            f"A token id is outside of the model's {table.n_rows} embeddings: the lowest is {ids.min()}, the highest "
+            f"{ids.max()}. The tokenizer does not belong to this model."
+        )
 
 
 class Plan(Protocol):

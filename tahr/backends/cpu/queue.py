@@ -7,9 +7,8 @@ import numpy as np
 
 from tahr import _native as native
 from tahr._native import address_of
-from tahr.backends.api import INT8_BLOCK, StepInputs, Tensor, Weight
+from tahr.backends.api import INT8_BLOCK, StepInputs, Tensor, Weight, check_ids
 from tahr.backends.cpu.memory import Arena, Buffer, Count
-from tahr.errors import GenerateError
 
 
 def new_tape(isa: str) -> native.Tape:
@@ -45,16 +44,6 @@ class Queue:
         self.kept.clear()
         self.tables.clear()
         self.turn = object()
-
-
-def check_ids(step: StepInputs, table: Weight) -> None:
-    """Refuse ids outside of the table before every run: the kernel does not check them."""
-    ids = step.ids[: step.n_tokens]
-    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < table.n_rows:
-        raise GenerateError(
-            f"A token id is outside of the model's {table.n_rows} embeddings: the lowest is {ids.min()}, the highest "
-            f"{ids.max()}. The tokenizer does not belong to this model."
-        )
 
 
 class QuantisedRows:

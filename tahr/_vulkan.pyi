@@ -1,0 +1,79 @@
+"""Vulkan devices: memory, pipelines, and ops recorded as command buffers."""
+
+from collections.abc import Sequence
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+AS_ENQUEUED: int
+BARRIER_AFTER_EACH: int
+PERMUTED: int
+
+class DeviceError(Exception): ...
+class DeviceFull(DeviceError): ...
+class DeviceLost(DeviceError): ...
+
+class DeviceFacts:
+    name: str
+    driver: str
+    missing: str
+    driver_id: bytes
+    type: int
+    api_version: int
+    driver_version: int
+    subgroup_size: int
+    shared_bytes: int
+    memory_bytes: int
+    has_matrices: bool
+
+def probe(timeout_s: int) -> list[DeviceFacts]: ...
+def open(index: int, cache: bytes) -> Device: ...
+
+class Home(Enum):
+    DEVICE = 0
+    SHARED = 1
+    HOST = 2
+
+class Device:
+    facts: DeviceFacts
+    is_unified: bool
+    def memory_bytes(self) -> tuple[int, int]: ...
+    def cache_data(self) -> bytes: ...
+    def wait(self) -> None: ...
+
+class Buffer:
+    address: int
+    n_bytes: int
+    def __init__(self, device: Device, n_bytes: int, home: Home) -> None: ...
+    def view(self) -> NDArray[np.uint8]: ...
+    def write(self, at: int, data: NDArray[np.uint8], staging: Buffer) -> None: ...
+    def read(self, at: int, data: NDArray[np.uint8], staging: Buffer) -> None: ...
+    def fill(self, at: int, n_bytes: int, word: int) -> None: ...
+    def copy(self, source: Buffer, parts: Sequence[tuple[int, int, int]]) -> None: ...
+
+class Pipeline:
+    def __init__(self, device: Device, code: bytes, constants: Sequence[int]) -> None: ...
+
+class Tape:
+    n_runs: int
+    def __init__(self, device: Device) -> None: ...
+    def __len__(self) -> int: ...
+    def append(
+        self,
+        pipeline: Pipeline,
+        push: bytes,
+        groups: tuple[int, int, int],
+        reads: Sequence[tuple[int, int]],
+        writes: Sequence[tuple[int, int]],
+    ) -> int: ...
+    def patch(self, op: int, push_at: int, written: tuple[int, int]) -> None: ...
+    def clear(self) -> None: ...
+    def record(self, order: int = 0, seed: int = 0, n_segments: int = 1, timed: bool = False) -> Recording: ...
+    def run_declared(self) -> None: ...
+
+class Recording:
+    op_times: list[float]
+    last_wait_ns: float
+    def run(self) -> None: ...
+    def wait(self) -> None: ...

@@ -1,0 +1,252 @@
+"""The Vulkan backend: ops append to a tape, whose command buffers are recorded once and submitted again."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tahr import _vulkan as native
+from tahr.backends import api
+from tahr.backends.api import Bytes, Floats, Rows, Tensor, Vector, Weight
+from tahr.backends.host.budget import device_kv_budget, host_kv_budget
+from tahr.backends.sampling.numpy_sampler import groups as chains_of
+from tahr.backends.sampling.sample_rows import Sampled, SampledAtOnce, SampledTokens, SampleRows
+from tahr.backends.sampling.stages import TAKE_BEST
+from tahr.backends.vulkan import weights
+from tahr.backends.vulkan.attention import AttentionOps
+from tahr.backends.vulkan.inputs import make_inputs
+from tahr.backends.vulkan.kv import KV_TYPES, PagedBuffers, check_heads, make_layer
+from tahr.backends.vulkan.memory import BlockArena, Constants, DeviceMemory, RowBuffer, Span
+from tahr.backends.vulkan.presence import choose, describe_one, probed
+from tahr.backends.vulkan.queue import PLAIN, OpQueue, Running, TapePlan, address_of, buckets, packed, raising
+from tahr.backends.vulkan.row_ops import ACTIVATIONS
+from tahr.backends.vulkan.shaders import Kernels, cache_file, kept_pipelines
+from tahr.backends.vulkan.weights import PlanedMatrix
+from tahr.errors import ConfigError, GenerateError, LoadError, UnsupportedModel
+from tahr.weights.tensor import HostTensor
+
+N_SUBGROUPS = 4  # subgroups of a workgroup that multiplies
+TALL = 8192  # a matrix with more rows gives each subgroup two of them
+ROWS_AT_ONCE = (1, 2, 4, 8)  # rows of x that meet a part of a matrix once it is read
+BEST_THREADS = 512
+
+
+class VulkanBackend(AttentionOps):
+    """One device. `mode` is how tapes run: other than plainly in tests."""
+
+    name = "vulkan"
+    kv_dtypes = tuple(KV_TYPES)
+    mixes_kv_dtypes = False
+
+    def __init__(self, device: str = "", mode: str = PLAIN):
+        number = choose(device)
+        with raising(ConfigError):
+            self.device = native.open(number, kept_pipelines(cache_file(probed()[0][number])))
+            self._kernels = Kernels(self.device)
+            self._memory = DeviceMemory(self.device)
+            self._constants = Constants(self._memory)
+        self.has_own_memory = not self.device.is_unified
+        self.summary = f"vulkan: {describe_one(self.device.facts)}"
+        self._running = Running(self.device, self._kernels, mode)
+        self._given = BlockArena(self._memory)  # rows that the host writes
+        self._planned = BlockArena(self._memory)  # blocks of all plans, which run one after the other
+        self._eager = self._queue = OpQueue(self._running, BlockArena(self._memory))
+        self._ropes: dict[int, tuple[api.Rope, Span]] = {}
+
+    # ---- memory -----------------------------------------------------------------------------------------------
+
+    def kv_budget(self, share: float | None) -> int:
+        if not self.has_own_memory:
+            return host_kv_budget(share)
+        return device_kv_budget(*self.device.memory_bytes(), share)
+
+    def free_bytes(self) -> int | None:
+        return self.device.memory_bytes()[0] if self.has_own_memory else super().free_bytes()
+
+    def weight(self, tensor: HostTensor) -> Weight:
+        with raising(LoadError):
+            return weights.take(tensor, self._memory, self._kernels, self._running.settle)
+
+    def weight_bytes(self, tensor: HostTensor, n_taken: int = 0) -> int:
+        return weights.taken_bytes(tensor)
+
+    def vector(self, values: Floats) -> Vector:
+        with raising(LoadError):
+            return Vector(len(values), self._frozen(np.array(values, np.float32)))
+
+    def tensor(self, values: Floats) -> Tensor:
+        count = self._constants.count(len(values))
+        buffer = RowBuffer(self._given, count, 4 * values.shape[1])
+        with raising(GenerateError):
+            self._memory.write(buffer.span, np.ascontiguousarray(values, np.float32))
+        return Tensor(values.shape[1], Rows.FIXED, buffer)
+
+    def read(self, tensor: Tensor) -> Floats:
+        self.flush()
+        self._running.settle()
+        n = tensor.data.count.now
+        with raising(GenerateError):
+            found = self._memory.read(tensor.data.span, 4 * n * tensor.width)
+        rows: Floats = found.view(np.float32).reshape(n, tensor.width)
+        return rows
+
+    def step_inputs(self, limits: api.StepLimits) -> api.StepInputs:
+        with raising(LoadError):
+            return make_inputs(self.device, limits)
+
+    def check_attention(self, spec: api.AttentionSpec, shape: api.KVShape, n_heads: int) -> None:
+        super().check_attention(spec, shape, n_heads)
+        check_heads(shape)
+
+    def paged_layer(self, shape: api.KVShape, n_pages: int, layout: api.MemoryLayout) -> PagedBuffers:
+        keys, values = api.kv_sides(layout.dtype)
+        if keys != values or keys not in KV_TYPES:
+            raise ConfigError(
+                f"The vulkan backend cannot keep a KV cache of {layout.dtype}. Use one of: {', '.join(KV_TYPES)}."
+            )
+        with raising(LoadError):
+            return make_layer(shape, n_pages, layout.page_size, keys, self._memory)
+
+    def read_pages(self, kv: api.KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
+        self._rest()
+        with raising(GenerateError):
+            return [layer.read(pages, self._memory) for layer in kv.paged(group)]
+
+    def write_pages(self, kv: api.KVStore, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
+        self._rest()
+        with raising(GenerateError):
+            for layer, content in zip(kv.paged(group), layers, strict=True):
+                layer.write(pages, content, self._memory)
+
+    def copy_pages(self, kv: api.KVStore, pairs: Sequence[tuple[int, int]], group: int = 0) -> None:
+        if {source for source, _ in pairs} & {to for _, to in pairs}:
+            super().copy_pages(kv, pairs, group)
+            return
+        self._rest()
+        with raising(GenerateError):
+            for layer in kv.paged(group):
+                layer.copy(pairs)
+
+    # ---- running ----------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        self._eager.run()
+
+    def _rest(self) -> None:
+        """Run everything enqueued, and wait for it."""
+        self.flush()
+        self._running.settle()
+
+    def record(self, step: Callable[[], Tensor], inputs: api.StepInputs) -> api.Plan:
+        queue = OpQueue(self._running, self._planned)
+        before = self._queue
+        self._queue = queue
+        try:
+            result = step()
+        finally:
+            self._queue = before
+        return TapePlan(queue, self._running, result)
+
+    def buckets(self, limits: api.StepLimits, n_decode_tokens: int = 1) -> Sequence[api.StepLimits]:
+        return buckets(limits, n_decode_tokens)
+
+    def sample(self, logits: Tensor | Floats, rows: SampleRows) -> Sampled:
+        plain = rows.edits is None and rows.mask is None and rows.n_logprobs is None
+        if not isinstance(logits, Tensor) or not plain or not len(rows) or {*chains_of(rows)} != {TAKE_BEST}:
+            return super().sample(logits, rows)
+        best = self._best(logits, rows.n_vocab)
+        return SampledAtOnce(SampledTokens(best[rows.source], np.ones(len(rows))))
+
+    def _best(self, logits: Tensor, n_vocab: int) -> api.Ints:
+        """The likeliest token of every row."""
+        self.flush()
+        count = logits.data.count
+        out = self._like(logits, 1)
+        own = self._queue.use(logits)
+        written = out.data.span
+        addresses = [count.span.address, own.address, written.address]
+        constants = packed(addresses, logits.width, n_vocab)
+        pipeline = self._kernels.get("argmax", self._kernels.threads(BEST_THREADS))
+        groups = max(1, count.limit), 1, 1
+        self._queue.add(pipeline, groups, constants, [count.span, own], [written])
+        found: api.Ints = self.read(out).view(np.int32)[:, 0]
+        return found
+
+    # ---- ops --------------------------------------------------------------------------------------------------
+
+    def embed(self, table: Weight, step: api.StepInputs, scale: float = 1.0) -> Tensor:
+        self._queue.keep_table(step, table)
+        return self._embed(table.data, step, "ids", scale)
+
+    def embed_positions(self, table: Weight, step: api.StepInputs) -> Tensor:
+        return self._embed(table.data, step, "positions", 1.0)
+
+    def _embed(self, matrix: PlanedMatrix, step: api.StepInputs, name: str, scale: float) -> Tensor:
+        out = self._per_token(step, matrix.n_cols)
+        count = out.data.count
+        spans = [self._array(step, name), matrix.codes, matrix.scales]
+        addresses = [count.span.address, *map(address_of, spans), out.data.span.address]
+        constants = packed(addresses, matrix.n_cols, matrix.n_rows, float(scale))
+        self._by_number(f"embed_{matrix.kind}", out, constants, spans)
+        return out
+
+    def linear(self, x: Tensor, linear: api.Linear) -> Tensor:
+        return self._multiply(x, linear, None, "silu")
+
+    def gated(self, x: Tensor, gate_up: api.JoinedLinears, act: api.Activation) -> Tensor:
+        gate, up = gate_up.parts
+        if gate.weight.data.kind != up.weight.data.kind or (gate.bias is None) != (up.bias is None):
+            return super().gated(x, gate_up, act)
+        return self._multiply(x, gate, up, act)
+
+    def _multiply(self, x: Tensor, linear: api.Linear, up: api.Linear | None, act: api.Activation) -> Tensor:
+        """x @ weight.T + bias; with `up`, act of that times the same of `up`."""
+        matrix: PlanedMatrix = linear.weight.data
+        assert x.width == matrix.n_cols
+        both = [matrix, up.weight.data] if up else [matrix]
+        out = self._like(x, matrix.n_rows)
+        count = x.data.count
+        planes = [span for each in both for span in (each.codes, each.scales)]
+        planes += [None] * (4 - len(planes))
+        biases = [each.bias.data if each and each.bias else None for each in (linear, up)]
+        rows = self._operand(x, matrix)
+        written = out.data.span
+        spans = [*planes, *biases, *rows]
+        addresses = [*map(address_of, spans), written.address, count.span.address]
+        constants = packed(addresses, matrix.n_rows, matrix.n_cols, ACTIVATIONS[act])
+        n_rows = 2 if matrix.n_rows > TALL and not up else 1
+        enough = [n for n in ROWS_AT_ONCE if n >= count.limit]
+        n_x = enough[0] if enough else ROWS_AT_ONCE[-1]
+        ragged = matrix.is_dense and matrix.n_cols % weights.RUN != 0
+        n_threads = N_SUBGROUPS * self._kernels.subgroup
+        pipeline = self._kernels.get(
+            f"linear_{matrix.kind}", n_threads, n_rows, n_x, up is not None, ragged, linear.bias is not None
+        )
+        groups = -(-matrix.n_rows // (N_SUBGROUPS * n_rows)), -(-max(1, count.limit) // n_x), 1
+        self._queue.add(pipeline, groups, constants, [count.span, *spans], [written])
+        return out
+
+    def _operand(self, x: Tensor, matrix: PlanedMatrix) -> tuple[Span, Span | None]:
+        """The rows as a matrix wants to meet them."""
+        if matrix.is_dense:
+            return self._queue.use(x), None
+        rounded = self._rounded(x)
+        return rounded.codes, rounded.scales
+
+    def head_linears(self, x: Tensor, stack: api.Linear) -> Tensor:
+        raise lacking("products of heads with matrices of their own")
+
+    def experts(self, x: Tensor, scores: Tensor, mlps: api.ExpertMLPs) -> Tensor:
+        raise lacking("experts")
+
+    def _frequencies(self, rope: api.Rope) -> Span:
+        if id(rope) not in self._ropes:  # the rope is kept too, so that its id stays its own
+            frequencies = np.ascontiguousarray(rope.inv_freq, np.float32)
+            self._ropes[id(rope)] = rope, self._frozen(frequencies)
+        return self._ropes[id(rope)][1]
+
+
+def lacking(needed: str) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"This model needs {needed}, which the vulkan backend does not have yet: choose another model, or a backend "
+        "that has it."
+    )
