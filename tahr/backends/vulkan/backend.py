@@ -6,22 +6,59 @@ import numpy as np
 
 from tahr import _vulkan as native
 from tahr.backends import api
-from tahr.backends.api import Bytes, Floats, Rows, Tensor, Vector, Weight
+from tahr.backends.api import (
+    Bytes,
+    Floats,
+    Rows,
+    Tensor,
+    Vector,
+    Weight,
+)
 from tahr.backends.host.budget import device_kv_budget, host_kv_budget
 from tahr.backends.sampling.numpy_sampler import groups as chains_of
-from tahr.backends.sampling.sample_rows import Sampled, SampledAtOnce, SampledTokens, SampleRows
+from tahr.backends.sampling.sample_rows import (
+    Sampled,
+    SampledAtOnce,
+    SampledTokens,
+    SampleRows,
+)
 from tahr.backends.sampling.stages import TAKE_BEST
 from tahr.backends.vulkan import weights
 from tahr.backends.vulkan.attention import AttentionOps
 from tahr.backends.vulkan.inputs import make_inputs
-from tahr.backends.vulkan.kv import KV_TYPES, PagedBuffers, check_heads, make_layer
-from tahr.backends.vulkan.memory import BlockArena, Constants, DeviceMemory, RowBuffer, Span
+from tahr.backends.vulkan.kv import (
+    KV_TYPES,
+    PagedBuffers,
+    check_heads,
+    make_layer,
+)
+from tahr.backends.vulkan.memory import (
+    BlockArena,
+    Constants,
+    DeviceMemory,
+    RowBuffer,
+    Span,
+)
 from tahr.backends.vulkan.presence import choose, describe_one, probed
-from tahr.backends.vulkan.queue import PLAIN, OpQueue, Running, TapePlan, address_of, buckets, packed, raising
+from tahr.backends.vulkan.queue import (
+    PLAIN,
+    OpQueue,
+    Running,
+    TapePlan,
+    address_of,
+    buckets,
+    packed,
+    raising,
+)
 from tahr.backends.vulkan.row_ops import ACTIVATIONS
 from tahr.backends.vulkan.shaders import Kernels, cache_file, kept_pipelines
 from tahr.backends.vulkan.weights import PlanedMatrix
-from tahr.errors import ConfigError, GenerateError, LoadError, UnsupportedModel
+from tahr.errors import (
+    ConfigError,
+    GenerateError,
+    LoadError,
+    UnsupportedModel,
+)
 from tahr.weights.tensor import HostTensor
 
 N_SUBGROUPS = 4  # subgroups of a workgroup that multiplies

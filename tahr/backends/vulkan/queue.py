@@ -6,9 +6,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tahr import _vulkan as native
-from tahr.backends.api import INT8_BLOCK, StepInputs, StepLimits, Tensor, Weight, check_ids
+from tahr.backends.api import (
+    INT8_BLOCK,
+    StepInputs,
+    StepLimits,
+    Tensor,
+    Weight,
+    check_ids,
+)
 from tahr.backends.vulkan.inputs import SharedInputs
-from tahr.backends.vulkan.memory import BlockArena, RowBuffer, RowCount, Span
+from tahr.backends.vulkan.memory import (
+    BlockArena,
+    RowBuffer,
+    RowCount,
+    Span,
+)
 from tahr.backends.vulkan.shaders import Kernels
 from tahr.errors import GenerateError, TahrError
 

@@ -5,9 +5,25 @@ from collections.abc import Sequence
 import numpy as np
 
 from tahr.backends import api
-from tahr.backends.api import INT8_BLOCK, Rows, Tensor, Vector
-from tahr.backends.vulkan.memory import Constants, DeviceMemory, RowBuffer, RowCount, Span
-from tahr.backends.vulkan.queue import OpQueue, RoundedRows, address_of, packed
+from tahr.backends.api import (
+    INT8_BLOCK,
+    Rows,
+    Tensor,
+    Vector,
+)
+from tahr.backends.vulkan.memory import (
+    Constants,
+    DeviceMemory,
+    RowBuffer,
+    RowCount,
+    Span,
+)
+from tahr.backends.vulkan.queue import (
+    OpQueue,
+    RoundedRows,
+    address_of,
+    packed,
+)
 from tahr.backends.vulkan.shaders import Kernels
 
 # The ops of map.comp.
