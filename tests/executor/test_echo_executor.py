@@ -13,6 +13,7 @@ from tahr.config import SamplingParams
 from tahr.engine.engine import Engine
 from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.step.in_flight import InFlight
+from tahr.executor.local import LocalExecutor
 from tahr.library.embeddings import EmbeddingJob, Pooling
 from tahr.loading import builder
 from test_engine import prompts
@@ -102,9 +103,13 @@ def test_bytes_give_the_same_texts(stories: Path, kind: Kind, late: bool, monkey
     assert sum(each.n_echoes for each in made) > 5
 
 
-def test_three_steps_of_different_sequences_in_flight_give_the_texts_of_one(stories: Path) -> None:
+@pytest.mark.parametrize("kind", [LocalExecutor, EchoExecutor])
+def test_three_steps_of_different_sequences_in_flight_give_the_texts_of_one(
+    stories: Path, kind: type[LocalExecutor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = engine(stories)
     wanted = run(plain, *(submit(plain, prompt) for prompt in prompts(stories)))
+    monkeypatch.setattr(builder, "LocalExecutor", kind)
     eng = engine(stories, late=True, max_batch_size=6, max_decode_batch=1, max_prefill_batch=1)
     eng.n_in_flight = 2  # beside the one that is launched
     launch, widths = eng.steps.launch, []

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from tahr import InferenceConfig, InferenceEngine, SpeculativeEngine
-from tahr.errors import ConfigError
+from tahr.backends.cpu.backend import CpuBackend
+from tahr.errors import ConfigError, LoadError
+from tahr.loading import builder
 from test_inference_engine import load
 
 
@@ -106,3 +108,15 @@ def test_an_interrupted_text_is_empty(engine: InferenceEngine, swapped_out: bool
     engine.truncate(0)
     np.testing.assert_array_equal(after, engine.forward_one(6))
     assert n == 1
+
+
+@pytest.mark.parametrize("free_bytes", [1000, 10**6])
+def test_a_model_that_does_not_fit_is_refused_before_it_is_read(
+    stories: Path, free_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CpuBackend, "free_bytes", lambda self: free_bytes)
+    monkeypatch.setattr(builder, "load", None)
+    config = InferenceConfig(str(stories), num_threads=1)
+    for loading in (InferenceEngine(config).load_model, lambda: SpeculativeEngine(config, str(stories), 2)):
+        with pytest.raises(LoadError, match="needs more memory than is free"):
+            loading()
