@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr.errors import QuantError
+from tahr.weights.dequantise import iq1_formats, simple, table, ternary
 from tahr.weights.dequantise import iq_formats as iq
 from tahr.weights.dequantise import k_formats as k
-from tahr.weights.dequantise import simple, table
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ ROWS = (
     Format("Q5_K", 13, 256, 176, k.q5_k),
     Format("Q6_K", 14, 256, 210, k.q6_k),
     Format("Q8_K", 15, 256, 292, k.q8_k),
-    Format("IQ1_S", 19, 256, 50, iq.iq1_s),
-    Format("IQ1_M", 29, 256, 56, iq.iq1_m),
+    Format("IQ1_S", 19, 256, 50, iq1_formats.iq1_s),
+    Format("IQ1_M", 29, 256, 56, iq1_formats.iq1_m),
     Format("IQ2_XXS", 16, 256, 66, iq.iq2_xxs),
     Format("IQ2_XS", 17, 256, 74, iq.iq2_xs),
     Format("IQ2_S", 22, 256, 82, iq.iq2_s),
@@ -66,8 +66,8 @@ ROWS = (
     Format("IQ3_S", 21, 256, 110, iq.iq3_s),
     Format("IQ4_NL", 20, 32, 18, table.iq4_nl),
     Format("IQ4_XS", 23, 256, 136, table.iq4_xs),
-    Format("TQ1_0", 34, 256, 54, simple.tq1_0),
-    Format("TQ2_0", 35, 256, 66, simple.tq2_0),
+    Format("TQ1_0", 34, 256, 54, ternary.tq1_0),
+    Format("TQ2_0", 35, 256, 66, ternary.tq2_0),
     Format("MXFP4", 39, 32, 17, table.mxfp4),
     Format("NVFP4", 40, 64, 36, table.nvfp4),
     # Only in safetensors files.

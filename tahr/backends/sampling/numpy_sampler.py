@@ -42,14 +42,18 @@ def groups(rows: SampleRows) -> dict[Chain, list[int]]:
 def sample_group(logits: Floats, rows: SampleRows, chain: Chain) -> Drawn:
     if chain not in (TAKE_BEST, DRAW_FROM_ALL):
         return from_candidates(logits, rows, chain, widths_for(rows.n_vocab))
-    tokens = np.concatenate([with_errors(best_or_drawn(part, held, chain), held) for part, held in parts(logits, rows)])
-    return tokens, np.ones(len(rows))
+    tokens = []
+    for part, held in parts(logits, rows):
+        found = best_or_drawn(part, held, chain)
+        tokens.append(with_errors(found, held))
+    return np.concatenate(tokens), np.ones(len(rows))
 
 
 def best_or_drawn(rows: SampleRows, held: LogitRows, chain: Chain) -> Ints:
     if chain == TAKE_BEST:
         return held.best
-    return held.draw(rows.params["temperature"], uniforms_of(rows.params)[:, 1])
+    uniforms = uniforms_of(rows.params)[:, 1]
+    return held.draw(rows.params["temperature"], uniforms)
 
 
 def widths_for(n_vocab: int) -> tuple[int, ...]:
@@ -80,7 +84,10 @@ def from_best(logits: Floats, rows: SampleRows, chain: Chain, width: int) -> tup
         for stage in chain:
             stage.apply(s)
         tokens, probabilities = s.draw()
-    return np.where(errors < 0, errors, tokens), np.where(errors < 0, 1, probabilities), s.unsure & (errors == 0)
+    is_error = errors < 0
+    tokens = np.where(is_error, errors, tokens)
+    probabilities = np.where(is_error, 1, probabilities)
+    return tokens, probabilities, s.unsure & (errors == 0)
 
 
 @dataclass(frozen=True, slots=True)

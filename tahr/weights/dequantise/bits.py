@@ -19,6 +19,11 @@ def join(low: Bytes, high: Bytes, at: int) -> Bytes:
     return low | high << np.uint8(at)
 
 
+def less(codes: NDArray[np.integer], middle: int) -> Floats:
+    """Codes as numbers around zero."""
+    return codes.astype(np.float32) - np.float32(middle)
+
+
 def words(packed: Bytes, dtype: str) -> NDArray[np.generic]:
     """View bytes as little-endian numbers, e.g. `[n, 8]` bytes as `[n, 2]` of `<u4`."""
     return np.ascontiguousarray(packed).view(dtype)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tahr.weights.dequantise.bits import Bytes, Floats, halves, join, unpack, words
+from tahr.weights.dequantise.bits import Bytes, Floats, halves, join, less, unpack, words
 
 
 def q2_k(blocks: Bytes) -> Floats:
@@ -17,31 +17,40 @@ def q3_k(blocks: Bytes) -> Floats:
     # Third bits come first and are inverted: a set bit means "do not subtract four".
     high = unpack(blocks[:, :32], 1, 32)
     low = unpack(blocks[:, 32:96], 2, 32)
-    codes = join(low, high, 2).astype(np.float32) - np.float32(4)
-    scales = join(unpack(blocks[:, 96:104], 4, 8), unpack(blocks[:, 104:108], 2, 4), 4)
-    return _scaled(halves(blocks[:, 108:110]) * (scales.astype(np.float32) - np.float32(32)), codes)
+    codes = join(low, high, 2)
+    low_scales = unpack(blocks[:, 96:104], 4, 8)
+    high_scales = unpack(blocks[:, 104:108], 2, 4)
+    scales = join(low_scales, high_scales, 4)
+    scale = halves(blocks[:, 108:110]) * less(scales, 32)
+    return _scaled(scale, less(codes, 4))
 
 
 def q4_k(blocks: Bytes) -> Floats:
     scale, offset = _scales_and_offsets(blocks)
-    return _scaled(scale, unpack(blocks[:, 16:144], 4, 32), offset)
+    codes = unpack(blocks[:, 16:144], 4, 32)
+    return _scaled(scale, codes, offset)
 
 
 def q5_k(blocks: Bytes) -> Floats:
     scale, offset = _scales_and_offsets(blocks)
-    codes = join(unpack(blocks[:, 48:176], 4, 32), unpack(blocks[:, 16:48], 1, 32), 4)
-    return _scaled(scale, codes, offset)
+    high = unpack(blocks[:, 16:48], 1, 32)
+    low = unpack(blocks[:, 48:176], 4, 32)
+    return _scaled(scale, join(low, high, 4), offset)
 
 
 def q6_k(blocks: Bytes) -> Floats:
-    codes = join(unpack(blocks[:, :128], 4, 64), unpack(blocks[:, 128:192], 2, 32), 4)
+    low = unpack(blocks[:, :128], 4, 64)
+    high = unpack(blocks[:, 128:192], 2, 32)
+    codes = join(low, high, 4)
     scale = halves(blocks[:, 208:210]) * blocks[:, 192:208].view(np.int8)
-    return _scaled(scale, codes.astype(np.float32) - np.float32(32))
+    return _scaled(scale, less(codes, 32))
 
 
 def q8_k(blocks: Bytes) -> Floats:
     # After the codes come sums of 16 codes each, which only dot products want.
-    return words(blocks[:, :4], "<f4").astype(np.float32) * blocks[:, 4:260].view(np.int8)
+    scale = words(blocks[:, :4], "<f4").astype(np.float32)
+    codes = blocks[:, 4:260].view(np.int8)
+    return scale * codes
 
 
 def _scaled(scale: Floats, codes: Bytes | Floats, offset: Floats | None = None) -> Floats:
@@ -58,6 +67,10 @@ def _scales_and_offsets(blocks: Bytes) -> tuple[Floats, Floats]:
     second = blocks[:, 8:12]
     third = blocks[:, 12:16]
     # The last four of each keep their low bits in the third word and their high bits on top of the first four.
-    scales = np.concatenate([first & 0x3F, (third & 0x0F) | first >> 6 << 4], axis=1)
-    offsets = np.concatenate([second & 0x3F, third >> 4 | second >> 6 << 4], axis=1)
-    return halves(blocks[:, :2]) * scales, halves(blocks[:, 2:4]) * offsets
+    late_scales = (third & 0x0F) | first >> 6 << 4
+    late_offsets = third >> 4 | second >> 6 << 4
+    scales = np.concatenate([first & 0x3F, late_scales], axis=1)
+    offsets = np.concatenate([second & 0x3F, late_offsets], axis=1)
+    scale = halves(blocks[:, :2])
+    offset = halves(blocks[:, 2:4])
+    return scale * scales, offset * offsets

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tahr.weights.dequantise.bits import Bytes, Floats, halves, join, signs, unpack, words
+from tahr.weights.dequantise.bits import Bytes, Floats, halves, join, less, signs, unpack, words
 
 
 def number(dtype: str) -> Callable[[Bytes], Floats]:
@@ -17,82 +17,91 @@ def number(dtype: str) -> Callable[[Bytes], Floats]:
 
 
 def bf16(blocks: Bytes) -> Floats:
-    return (words(blocks, "<u2").astype(np.uint32) << 16).view(np.float32)
+    upper = words(blocks, "<u2").astype(np.uint32)
+    return (upper << 16).view(np.float32)
 
 
 def f8_e5m2(blocks: Bytes) -> Floats:
     # The upper byte of an f16. Codes that are no numbers stay none, and NumPy need not say so.
     with np.errstate(invalid="ignore"):
-        return (blocks.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
+        whole = blocks.astype(np.uint16) << 8
+        return whole.view(np.float16).astype(np.float32)
 
 
 def f8_e4m3(blocks: Bytes) -> Floats:
     # Moved into an f16's fields the value is 2^8 too small, subnormals included; only 0x7f and 0xff are not numbers.
-    sign_bit = blocks.astype(np.uint16) >> 7 << 15
-    rest = blocks.astype(np.uint16) & 0x7F
-    value = (sign_bit | rest << 7).view(np.float16).astype(np.float32) * np.float32(256)
+    wide = blocks.astype(np.uint16)
+    sign_bit = wide >> 7 << 15
+    rest = wide & 0x7F
+    moved = (sign_bit | rest << 7).view(np.float16)
+    value = moved.astype(np.float32) * np.float32(256)
     return np.where(rest == 0x7F, np.float32(np.nan), value)
 
 
 def fp8_128(blocks: Bytes) -> Floats:
-    return f8_e4m3(blocks[:, 4:]) * words(blocks[:, :4], "<f4").astype(np.float32)
+    scale = words(blocks[:, :4], "<f4").astype(np.float32)
+    return f8_e4m3(blocks[:, 4:]) * scale
 
 
 def f8_e8m0(blocks: Bytes) -> Floats:
-    value = np.ldexp(np.float32(1), np.minimum(blocks, 0xFE).astype(np.int32) - 127)
+    exponent = np.minimum(blocks, 0xFE).astype(np.int32) - 127
+    value = np.ldexp(np.float32(1), exponent)
     return np.where(blocks == 0xFF, np.float32(np.nan), value)
 
 
 def q1_0(blocks: Bytes) -> Floats:
-    return -halves(blocks[:, :2]) * signs(unpack(blocks[:, 2:], 1, 1))
+    scale = halves(blocks[:, :2])
+    bits = unpack(blocks[:, 2:], 1, 1)
+    return -scale * signs(bits)
 
 
 def q2_0(blocks: Bytes) -> Floats:
-    return halves(blocks[:, :2]) * (unpack(blocks[:, 2:], 2, 1).astype(np.float32) - np.float32(1))
+    scale = halves(blocks[:, :2])
+    codes = unpack(blocks[:, 2:], 2, 1)
+    return scale * less(codes, 1)
 
 
 def q4_0(blocks: Bytes) -> Floats:
-    return halves(blocks[:, :2]) * (unpack(blocks[:, 2:], 4, 16).astype(np.float32) - np.float32(8))
+    scale = halves(blocks[:, :2])
+    codes = unpack(blocks[:, 2:], 4, 16)
+    return scale * less(codes, 8)
 
 
 def q4_1(blocks: Bytes) -> Floats:
-    return halves(blocks[:, :2]) * unpack(blocks[:, 4:], 4, 16) + halves(blocks[:, 2:4])
+    scale = halves(blocks[:, :2])
+    offset = halves(blocks[:, 2:4])
+    codes = unpack(blocks[:, 4:], 4, 16)
+    return scale * codes + offset
 
 
 def q5_0(blocks: Bytes) -> Floats:
-    return halves(blocks[:, :2]) * (_five_bits(blocks[:, 2:]).astype(np.float32) - np.float32(16))
+    scale = halves(blocks[:, :2])
+    codes = _five_bits(blocks[:, 2:])
+    return scale * less(codes, 16)
 
 
 def q5_1(blocks: Bytes) -> Floats:
-    return halves(blocks[:, :2]) * _five_bits(blocks[:, 4:]) + halves(blocks[:, 2:4])
+    scale = halves(blocks[:, :2])
+    offset = halves(blocks[:, 2:4])
+    codes = _five_bits(blocks[:, 4:])
+    return scale * codes + offset
 
 
 def _five_bits(packed: Bytes) -> Bytes:
     # Four bytes of fifth bits, then the low four bits of each code.
-    return join(unpack(packed[:, 4:], 4, 16), unpack(packed[:, :4], 1, 1), 4)
+    high = unpack(packed[:, :4], 1, 1)
+    low = unpack(packed[:, 4:], 4, 16)
+    return join(low, high, 4)
 
 
 def q8_0(blocks: Bytes) -> Floats:
-    return halves(blocks[:, :2]) * blocks[:, 2:].view(np.int8)
+    scale = halves(blocks[:, :2])
+    codes = blocks[:, 2:].view(np.int8)
+    return scale * codes
 
 
 def q8_1(blocks: Bytes) -> Floats:
     # Bytes 2 and 3 hold the scaled sum of the codes, which only dot products want.
-    return halves(blocks[:, :2]) * blocks[:, 4:].view(np.int8)
-
-
-def tq1_0(blocks: Bytes) -> Floats:
-    # 32 bytes of five trits, 16 bytes of five, 4 bytes of four.
-    codes = (_trits(blocks[:, :32], 5), _trits(blocks[:, 32:48], 5), _trits(blocks[:, 48:52], 4))
-    return halves(blocks[:, 52:]) * np.concatenate(codes, axis=1)
-
-
-def _trits(packed: Bytes, n_trits: int) -> Floats:
-    # A byte is a fraction of 256 in base 3: multiplying (modulo 256) by 3^k brings trit k to the front.
-    front = packed[:, None, :] * np.array([3**k for k in range(n_trits)], np.uint8)[:, None]
-    trits = front.astype(np.uint16) * 3 >> 8
-    return trits.reshape(len(packed), -1).astype(np.float32) - np.float32(1)
-
-
-def tq2_0(blocks: Bytes) -> Floats:
-    return halves(blocks[:, 64:]) * (unpack(blocks[:, :64], 2, 32).astype(np.float32) - np.float32(1))
+    scale = halves(blocks[:, :2])
+    codes = blocks[:, 4:].view(np.int8)
+    return scale * codes
