@@ -11,7 +11,9 @@ def logprobs(logits: Floats, n_vocab: int, source: Ints, tokens: Ints, n_top: In
     """The log-probability of each token by row `source[i]`, and the `n_top[i]` likeliest tokens of that row."""
     width = int(n_top.max(initial=0))
     shape = len(tokens), width
-    result = Logprobs(np.full(len(tokens), np.nan), np.full(shape, -1, np.int32), np.zeros(shape))
+    own = np.full(len(tokens), np.nan)
+    ids = np.full(shape, -1, np.int32)
+    result = Logprobs(own, ids, np.zeros(shape))
     at_once = spans(len(tokens), n_vocab)
     rows = LogitRows(len(tokens[at_once[0]]), n_vocab)
     for at in at_once:
@@ -22,15 +24,22 @@ def logprobs(logits: Floats, n_vocab: int, source: Ints, tokens: Ints, n_top: In
 
 
 def of_part(rows: LogitRows, tokens: Ints, n_top: Ints, width: int) -> Logprobs:
-    base = rows.top + np.log(rows.totals(np.ones(len(tokens))))
-    own = np.where(rows.unusable, np.nan, rows.logits[np.arange(len(tokens)), tokens] - base)
-    ids = np.full((len(tokens), width), -1, np.int32)
-    values = np.zeros((len(tokens), width))
+    n_rows = len(tokens)
+    base = rows.top + np.log(rows.totals(np.ones(n_rows)))
+    logprob = rows.logits[np.arange(n_rows), tokens] - base
+    own = np.where(rows.unusable, np.nan, logprob)
+    ids = np.full((n_rows, width), -1, np.int32)
+    values = np.zeros((n_rows, width))
     best, logits = rows.best_first(max(1, width))
     n = min(width, best.shape[1])
-    listed = (np.arange(n) < n_top[:, None]) & np.isfinite(logits[:, :n]) & ~rows.unusable[:, None]
-    ids[:, :n][listed] = best[:, :n][listed]
-    values[:, :n][listed] = (logits[:, :n] - base[:, None])[listed]
+    best = best[:, :n]
+    logits = logits[:, :n]
+    is_wanted = np.arange(n) < n_top[:, None]
+    is_usable = ~rows.unusable[:, None]
+    listed = is_wanted & is_usable & np.isfinite(logits)
+    logprobs = logits - base[:, None]
+    ids[:, :n][listed] = best[listed]
+    values[:, :n][listed] = logprobs[listed]
     return Logprobs(own, ids, values)
 
 
@@ -38,4 +47,6 @@ def logprobs_of_samples(logits: Floats, rows: SampleRows, tokens: Ints) -> Logpr
     """Log-probabilities of sampled tokens, where a sample asks for them; nothing where no sample does."""
     if rows.n_logprobs is None:
         return None
-    return logprobs(logits, rows.n_vocab, rows.source, np.maximum(tokens, 0), np.maximum(rows.n_logprobs, 0))
+    usable = np.maximum(tokens, 0)
+    n_top = np.maximum(rows.n_logprobs, 0)
+    return logprobs(logits, rows.n_vocab, rows.source, usable, n_top)

@@ -15,7 +15,6 @@ UNBOUNDED = -1
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]*")
 SPACE = re.compile(r"(?:[ \t]|#[^\n]*)*")
 SPACE_AND_LINES = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
-RULE_HEAD = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]*[ \t]*::=")
 REPEAT = re.compile(r"\{[ \t]*([0-9]{1,9})[ \t]*(?:(,)[ \t]*([0-9]{1,9})?[ \t]*)?\}")
 CHARACTER = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))|([^\\])", re.DOTALL)
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t"} | {letter: letter for letter in "\\\"[]-^/'"}

@@ -1,7 +1,6 @@
 """A Hugging Face tokenizer in the words of GGUF (`tokenizer.ggml.*`): the way back of `vocab`."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ import numpy as np
 from tahr.errors import TokenizerError
 from tahr.text.gguf.check import check_same
 from tahr.text.gguf.cuts import cuts_named, without_words, words_of
+from tahr.text.gguf.kinds import token_kinds, unknown_id
 from tahr.text.templates.chat import template_for
-from tahr.text.tokens.gguf_source import KEY, Kind
+from tahr.text.tokens.gguf_source import KEY
 from tahr.text.tokens.json_object import read_bytes
 from tahr.text.tokens.json_vocab import read_dir
 from tahr.text.tokens.tokenizer import Tokenizer as OurTokenizer
@@ -23,34 +23,18 @@ def gguf_fields(directory: Path, n_vocab: int) -> dict[str, Any]:
     """The tokenizer and chat template of a model directory as metadata; checked to give the same tokens."""
     vocab = read_dir(directory)
     tree = json.loads(read_bytes(directory / "tokenizer.json", TokenizerError))
-    if tree["model"].get("type") != "BPE" or vocab.alphabet not in KINDS:
-        raise TokenizerError(f"Tahr cannot put a tokenizer of the kind {tree['model'].get('type')!r} into a GGUF yet.")
+    kind = tree["model"].get("type")
+    if kind != "BPE" or vocab.alphabet not in KINDS:
+        raise TokenizerError(f"Tahr cannot put a tokenizer of the kind {kind!r} into a GGUF yet.")
     kinds = token_kinds(vocab, tree, n_vocab)
     pieces = [piece or f"[PAD{i}]" for i, piece in enumerate(vocab.pieces)]
     pieces += [f"[PAD{i}]" for i in range(len(pieces), n_vocab)]
-    fields = {"tokens": pieces, "token_type": kinds} | KINDS[vocab.alphabet](tree, pieces) | end_fields(vocab, tree)
+    fields = {"tokens": pieces, "token_type": kinds}
+    fields |= KINDS[vocab.alphabet](tree, pieces)
+    fields |= end_fields(vocab, tree)
     named = {KEY + name: value for name, value in fields.items()}
     check_same(vocab, named)
     return named | template_fields(directory, vocab)
-
-
-def token_kinds(vocab: Vocab, tree: dict[str, Any], n_vocab: int) -> np.ndarray:
-    """The kind of each token, as GGUF numbers it; rows of the embedding without a token are unused."""
-    n_tokens = max(n_vocab, len(vocab.pieces))
-    kinds = np.full(n_tokens, Kind.UNUSED, np.int32)
-    kinds[[i for i, piece in enumerate(vocab.pieces) if piece is not None]] = Kind.NORMAL
-    if vocab.alphabet is metaspace:
-        kinds[[i for i, piece in enumerate(vocab.pieces) if re.fullmatch("<0x[0-9A-F]{2}>", piece or "")]] = Kind.BYTE
-    kinds[[token["id"] for token in tree.get("added_tokens") or ()]] = Kind.USER_DEFINED
-    kinds[sorted(vocab.special)] = Kind.CONTROL
-    if (unknown := unknown_id(tree)) is not None and vocab.alphabet is metaspace:
-        kinds[unknown] = Kind.UNKNOWN
-    return kinds
-
-
-def unknown_id(tree: dict[str, Any]) -> int | None:
-    found: int | None = tree["model"]["vocab"].get(tree["model"].get("unk_token"))
-    return found
 
 
 def merges_of(tree: dict[str, Any]) -> list[tuple[str, str]]:
@@ -69,7 +53,8 @@ def sentencepiece_fields(tree: dict[str, Any], pieces: list[str]) -> dict[str, A
     made: dict[str, int] = {}
     for rank, (left, right) in enumerate(merges_of(tree)):
         made.setdefault(left + right, rank)
-    scores = np.array([-float(made.get(piece, len(made))) for piece in pieces], np.float32)
+    ranks = [made.get(piece, len(made)) for piece in pieces]
+    scores = -np.array(ranks, np.float32)
     return {"model": "llama", "pre": "default", "scores": scores, "add_space_prefix": adds_space(tree)}
 
 
@@ -77,7 +62,10 @@ def adds_space(tree: dict[str, Any]) -> bool:
     """Whether a text is read as if a space stood before it."""
     rules = without_words(tree)
     text = rules.normalizer.normalize_str("a") if rules.normalizer else "a"
-    return bool(text.startswith(SPACE) or (rules.pre_tokenizer and words_of(rules.pre_tokenizer, "a")[0][0] == SPACE))
+    if text.startswith(SPACE):
+        return True
+    words = words_of(rules.pre_tokenizer, "a") if rules.pre_tokenizer else [""]
+    return words[0].startswith(SPACE)
 
 
 KINDS: dict[Callable[[str], bytes], Callable[[dict[str, Any], list[str]], dict[str, Any]]] = {

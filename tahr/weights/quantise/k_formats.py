@@ -16,9 +16,10 @@ def q2_k(blocks: Floats) -> Bytes:
     scale, offset = fit_scale_and_offset(x, np.abs(x), 3, np.arange(-5, 11) / 10)
     scales, d = _small(scale.reshape(-1, 16), 15)
     offsets, d_offset = _small(offset.reshape(-1, 16), 15)
-    codes = rows(_codes(x, d * scales, d_offset * offsets, 3), BLOCK)
+    codes = _codes(x, d * scales, d_offset * offsets, 3)
+    packed = pack(rows(codes, BLOCK), 2, 32)
     heads = scales.astype(np.uint8) | offsets.astype(np.uint8) << 4
-    return blocks_of(heads, pack(codes, 2, 32), half_bytes(d), half_bytes(d_offset))
+    return blocks_of(heads, packed, half_bytes(d), half_bytes(d_offset))
 
 
 def q3_k(blocks: Floats) -> Bytes:
@@ -26,7 +27,9 @@ def q3_k(blocks: Floats) -> Bytes:
     heads = (scales + 32).astype(np.uint8)
     high = pack(codes >> 2, 1, 32)
     low = pack(codes & 0x03, 2, 32)
-    return blocks_of(high, low, pack(heads & 0x0F, 4, 8), pack(heads >> 4, 2, 4), half_bytes(d))
+    low_heads = pack(heads & 0x0F, 4, 8)
+    high_heads = pack(heads >> 4, 2, 4)
+    return blocks_of(high, low, low_heads, high_heads, half_bytes(d))
 
 
 def q4_k(blocks: Floats) -> Bytes:
@@ -36,13 +39,17 @@ def q4_k(blocks: Floats) -> Bytes:
 
 def q5_k(blocks: Floats) -> Bytes:
     head, codes = _with_offsets(blocks, 31, np.arange(-5, 11) / 10)
-    return blocks_of(head, pack(codes >> 4, 1, 32), pack(codes & 0x0F, 4, 32))
+    high = pack(codes >> 4, 1, 32)
+    low = pack(codes & 0x0F, 4, 32)
+    return blocks_of(head, high, low)
 
 
 def q6_k(blocks: Floats) -> Bytes:
     codes, scales, d = _signed(blocks, 32, np.arange(-9, 10) / 10, 128)
-    packed = pack(codes & 0x0F, 4, 64), pack(codes >> 4, 2, 32)
-    return blocks_of(*packed, scales.astype(np.int8).view(np.uint8), half_bytes(d))
+    low = pack(codes & 0x0F, 4, 64)
+    high = pack(codes >> 4, 2, 32)
+    heads = scales.astype(np.int8).view(np.uint8)
+    return blocks_of(low, high, heads, half_bytes(d))
 
 
 def _with_offsets(blocks: Floats, highest: int, stretch: Tries) -> tuple[Bytes, Bytes]:
@@ -52,25 +59,30 @@ def _with_offsets(blocks: Floats, highest: int, stretch: Tries) -> tuple[Bytes, 
     scale, offset = fit_scale_and_offset(x, weights, highest, stretch)
     scales, d = _small(scale.reshape(-1, 8), 63)
     offsets, d_offset = _small(offset.reshape(-1, 8), 63)
-    codes = rows(_codes(x, d * scales, d_offset * offsets, highest), BLOCK)
-    return _head(scales.astype(np.uint8), offsets.astype(np.uint8), d, d_offset), codes
+    codes = _codes(x, d * scales, d_offset * offsets, highest)
+    head = _head(scales.astype(np.uint8), offsets.astype(np.uint8), d, d_offset)
+    return head, rows(codes, BLOCK)
 
 
 def _small(values: Floats, highest: int) -> tuple[Floats, Floats]:
     """Each block's values as whole numbers from 0 to `highest`, and the f16 they are to be multiplied with."""
-    d = rounded_half(values.max(axis=1, keepdims=True) / np.float32(highest))
+    top = values.max(axis=1, keepdims=True)
+    d = rounded_half(top / np.float32(highest))
     return whole(values * inverse(d), 0, highest), d
 
 
 def _codes(x: Floats, scale: Floats, offset: Floats, highest: int) -> Floats:
-    return whole((x + offset.reshape(-1)) * inverse(scale.reshape(-1)), 0, highest)
+    shifted = x + offset.reshape(-1)
+    return whole(shifted * inverse(scale.reshape(-1)), 0, highest)
 
 
 def _head(scales: Bytes, offsets: Bytes, d: Floats, d_offset: Floats) -> Bytes:
     """Two f16 and twelve bytes; the high bits of the last four scales and offsets lie on top of the first four."""
-    first = scales[:, :4] | scales[:, 4:] >> 4 << 6
-    second = offsets[:, :4] | offsets[:, 4:] >> 4 << 6
-    third = scales[:, 4:] & 0x0F | offsets[:, 4:] << 4
+    late_scales = scales[:, 4:]
+    late_offsets = offsets[:, 4:]
+    first = scales[:, :4] | late_scales >> 4 << 6
+    second = offsets[:, :4] | late_offsets >> 4 << 6
+    third = late_scales & 0x0F | late_offsets << 4
     return blocks_of(half_bytes(d), half_bytes(d_offset), first, second, third)
 
 
@@ -78,15 +90,17 @@ def _signed(blocks: Floats, n: int, stretch: Tries, n_scales: int) -> tuple[Byte
     """Codes from 0 to 2n - 1 that stand for -n to n - 1, signed scales from -n_scales to n_scales - 1, and the f16."""
     x = columns(blocks, 16)
     # The largest value is given the sign of the longer side.
-    scale = fit_scale(x, -n - stretch, _levels(n)).reshape(-1, 16)
-    scales, d = signed_scales(scale, n_scales)
-    codes = whole(x * inverse((d * scales).reshape(-1)), -n, n - 1)
+    fitted = fit_scale(x, -n - stretch, _levels(n))
+    scales, d = signed_scales(fitted.reshape(-1, 16), n_scales)
+    steps = (d * scales).reshape(-1)
+    codes = whole(x * inverse(steps), -n, n - 1)
     return rows(codes + np.float32(n), BLOCK), scales, d
 
 
 def signed_scales(scale: Floats, n: int) -> tuple[Floats, Floats]:
     """Each block's scales as whole numbers from -n to n - 1, and the f16 they are to be multiplied with."""
-    d = rounded_half(largest(scale.T)[:, None] / np.float32(-n))
+    top = largest(scale.T)[:, None]
+    d = rounded_half(top / np.float32(-n))
     return whole(scale * inverse(d), -n, n - 1), d
 
 
