@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tahr.cli.terminal.console import note
 from tahr.cli.terminal.wrapping import Wrapping, cells
 
 TEXT = "The quick brown fox jumps over the lazy dog, incomprehensibilities included, and goes home.\n\nA second line.\n"
@@ -73,3 +74,16 @@ def test_code_is_not_wrapped(piece: int) -> None:
 
 def test_scripts_without_spaces_break_anywhere() -> None:
     assert wrapped("\u4e00" * 25, 21, 3) == ["\u4e00" * 10, "\u4e00" * 10, "\u4e00" * 5]
+
+
+@pytest.mark.parametrize("columns", [0, 40, 10_000])
+def test_notes_end_between_words(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tahr.cli.terminal.console.columns_of", lambda fd: columns)
+    text = "  temperature 0.6, top_k 0, top_p 0.9, min_p 0, repetition_penalty 1, max_tokens 1024\nand a line"
+    note(text)
+    shown = capsys.readouterr().err
+    assert shown.split() == text.split() and shown.startswith("  temperature")
+    longest = max(map(len, shown.splitlines()))
+    assert longest < columns if columns == 40 else shown == f"{text}\n"

@@ -51,7 +51,8 @@ def show_help(conversation: Conversation, argument: str) -> None:
     for name, command in COMMANDS.items():
         others = f" (also {', '.join('/' + other for other in command.also)})" if command.also else ""
         note(f"  {f'/{name} {command.takes}':<22} {command.help}{others}")
-    note('  """                    starts and ends a message of several lines; a \\ at the end of a line goes on too')
+    note('  """                    starts and ends a message of several lines')
+    note("  \\                      at the end of a line: the message goes on in the next")
     note("                         lines pasted together are one message")
     note("  Ctrl-C                 stops the reply; Ctrl-D leaves")
 

@@ -2,26 +2,36 @@
 
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tahr.cli.terminal.wrapping import Wrapping, columns_of
+from tahr.cli.terminal.wrapping import MIN_COLUMNS, Wrapping, columns_of
 from tahr.errors import printable
 
 if TYPE_CHECKING:
     from tahr import Completion
     from tahr.text.replies.deltas import ToolCall
 
+STDERR = 2
 DIM = "\x1b[2m{}\x1b[22m"
 # A reply may hold terminal escape sequences; a terminal gets only line breaks and tabs of them.
 CONTROL = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
 
 def note(text: str) -> None:
-    """One line for the person at the keyboard; stdout is kept for replies."""
-    print(printable(text), file=sys.stderr, flush=True)
+    """One line for the person at the keyboard, which a terminal shows whole words of; stdout is kept for replies."""
+    columns = columns_of(STDERR)
+    shown = printable(text)
+    if len(shown) >= columns >= MIN_COLUMNS:
+        lines = [
+            textwrap.wrap(line, columns - 1, break_long_words=False, break_on_hyphens=False)
+            for line in shown.split("\n")
+        ]
+        shown = "\n".join("\n".join(each) for each in lines)
+    print(shown, file=sys.stderr, flush=True)
 
 
 def counted(n: int, what: str) -> str:

@@ -46,7 +46,7 @@ def _aliases(as_json: bool) -> int:
     if as_json:
         print(json.dumps(ALIASES, indent=2))
     else:
-        print_table([("ALIAS", "MODEL"), *ALIASES.items()])
+        print_table([("ALIAS", "MODEL"), *sorted(ALIASES.items())])
     return 0
 
 
