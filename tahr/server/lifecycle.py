@@ -30,7 +30,7 @@ CLOSE_S = 2  # time after the grace for connections whose clients do not read
 # How long the event loop may keep the engine's thread from running, and the other way round: Python's 5 ms are several
 # steps of a GPU.
 SWITCH_S = 0.0005
-ENDING_S = 0.5  # time before the end of the grace, or a tenth of it: running requests end, so that the process can
+ENDING_S = 1.0  # time before the end of the grace, or a fifth of it: running requests end, so that the process can
 
 Load = Callable[[], list[ServedModel]]
 Announce = Callable[[str, list[ServedModel]], None]
@@ -157,7 +157,7 @@ class HttpServer:
 
 def running_s(grace_s: float) -> float:
     """How long running requests may go on after a signal."""
-    return grace_s - min(ENDING_S, grace_s / 10)
+    return grace_s - min(ENDING_S, grace_s / 5)
 
 
 def uvicorn_config(state: ServerState) -> uvicorn.Config:
