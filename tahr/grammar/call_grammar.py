@@ -13,7 +13,7 @@ from tahr.grammar.schema_place import Problem, meaning_of
 from tahr.grammar.spec import Grammar
 from tahr.text.tokens.special_names import SpecialNames
 from tahr.text.tool_calls.call_formats import BY_NAME, CallFormat, HarmonyForm
-from tahr.text.tool_calls.literal_calls import BARE_KEY, GEMMA_QUOTE, GemmaForm, PythonForm
+from tahr.text.tool_calls.literal_calls import BARE_KEY, GemmaForm, PythonForm
 from tahr.text.tool_calls.tagged_calls import TaggedForm
 from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, Tool, types_in
 from tahr.text.tool_calls.written_calls import FRAMES, TAG_FRAMES, CallFrame, TagFrame
@@ -134,7 +134,8 @@ class LarkText:
         """Texts before the first name and after the last call."""
         form = self.requested.call_format.form
         if isinstance(form, GemmaForm | PythonForm):
-            return self.requested.call_format.opens[0], self.requested.call_format.closes[0]
+            marks = self.requested.call_format
+            return "".join(marks.opens[:1]), "".join(marks.closes[:1])
         frame = self.frame()
         return frame.section_open + frame.call_open, frame.section_close
 
@@ -152,8 +153,8 @@ class LarkText:
             return self.several(self.calls(self.gemma_call), "", has_edges=False)
         if isinstance(form, PythonForm):
             opens, closes = self.edges()
-            inside = self.several(self.calls(self.python_call), ", ", has_edges=True)
-            return self.sequence(self.opening(opens), '"["', inside, self.literal("]" + closes))
+            inside = self.several(self.calls(self.python_call), form.separator, has_edges=True)
+            return self.sequence(self.opening(opens + form.begin), inside, self.literal(form.end + closes))
         frame = self.frame()
         write = self.tagged_call if isinstance(form, TaggedForm) else self.framed_call
         inside = self.several(self.calls(write), frame.separator, has_edges=bool(frame.section_open))
@@ -213,10 +214,14 @@ class LarkText:
         return self.sequence(before, inside, self.literal(form.call_close + tags.call_close))
 
     def gemma_call(self, i: int, tool: Tool) -> str:
+        form = self.requested.call_format.form
+        assert isinstance(form, GemmaForm)
+        quote = form.quote
+
         def member(key: str, schema: Any) -> str:
             name = key if BARE_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)
             if types_of(schema) == {"string"}:
-                return f"{self.literal(f'{name}:{GEMMA_QUOTE}')} {self.value(schema, GEMMA_QUOTE, tool.strict)}"
+                return f"{self.literal(f'{name}:{quote}')} {self.value(schema, quote, tool.strict)}"
             return f"{self.literal(f'{name}:')} {self.json(schema, tool.strict)}"
 
         opens, closes = self.edges()

@@ -74,23 +74,23 @@ NEED = {
     "minContains": ("contains",),
     "maxContains": ("contains",),
 }
-NO_DEMANDS: dict[str, tuple[Any, ...]] = {
-    "not": (False,),
-    "uniqueItems": (False,),
-    "propertyNames": (True, {}),
-    "dependencies": ({},),
-    "dependentRequired": ({},),
-    "dependentSchemas": ({},),
-    "unevaluatedItems": (True, {}),
-    "unevaluatedProperties": (True, {}),
-}
+ASK_UNLESS_FALSE = ("not", "uniqueItems")
+ASK_UNLESS_EMPTY = (
+    "propertyNames",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+)
 
 
 def asks_nothing(keyword: str, value: Any, schema: Schema) -> bool:
     """Whether a keyword may as well be left out."""
-    needs_others = keyword in NEED and not schema.keys() & {*NEED[keyword]}
-    # 0 and 1 are equal to false and true, and no schemas.
-    return needs_others or any(type(each) is type(value) and each == value for each in NO_DEMANDS.get(keyword, ()))
+    if keyword in NEED:
+        return not schema.keys() & {*NEED[keyword]}
+    is_empty = value is True or value == {}
+    return value is False if keyword in ASK_UNLESS_FALSE else is_empty and keyword in ASK_UNLESS_EMPTY
 
 
 def checked_schema(schema: Any) -> Any:

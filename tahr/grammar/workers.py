@@ -31,7 +31,6 @@ CLOSED = "The model is closed: no grammar is compiled any more."
 TOO_MUCH = f"The grammar needs more than {SLOW_CPU_S:g} s or {MEMORY_BYTES >> 20} MiB to compile: simplify it."
 MEANINGS = {  # beginnings of messages and their meaning
     "NoExtensionBias": "no text is in its language.",
-    "oneOf constraints are not supported": "two branches of a oneOf may both fit a value: use anyOf.",
     "panic": "it has too many parts.",
 }
 # Limits on a grammar, here and in the engine: see `llguidance.LLParserLimits`.

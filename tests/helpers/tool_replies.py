@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from tahr.text.replies.thinking import KNOWN, ThinkingMarks
+from tahr.text.replies.thinking import KNOWN, ThinkingMarks, thinking_marks
 from tahr.text.tool_calls.call_formats import call_format_named
 from tahr.text.tool_calls.parser import ReplyFormat
 from tahr.text.tool_calls.tools import Tool, tools_of
@@ -49,7 +49,8 @@ CODE: dict[str, Any] = {
 }
 TOOLS: tuple[Tool, ...] = tools_of([WEATHER, NOW, CODE])
 BY_NAME = {tool.name: tool for tool in TOOLS}
-THINK = KNOWN[1]
+THINK = next(marks for marks in KNOWN if marks.open == "<think>" and not marks.answer)
+COHERE = next(marks for marks in KNOWN if marks.cites)
 
 
 @dataclass(frozen=True)
@@ -327,7 +328,7 @@ REPLIES = (
         (),
         "foo bar.",
         "A b",
-        KNOWN[3],
+        COHERE,
     ),
     Reply(
         "harmony",
@@ -386,6 +387,70 @@ REPLIES = (
         "Hi\n\nOk",
         "Hm",
         KNOWN[-1],
+    ),
+    Reply(
+        "functiongemma",
+        "Hm. <start_function_call>call:get_weather{city:<escape>Köln <b><escape>,days:3}<end_function_call>"
+        "<start_function_call>call:now{}<end_function_call>",
+        ((WX, '{"city":"Köln <b>","days":3}'), ("now", "{}")),
+        "Hm.",
+    ),
+    Reply(
+        "internlm",
+        'Ok. <|action_start|><|plugin|>{"name": "get_weather", "parameters": ' + ODD + "}<|action_end|>\n",
+        ((WX, ODD),),
+        "Ok.",
+    ),
+    Reply(
+        "longcat",
+        f'<longcat_tool_call>{{"name": "get_weather", "arguments": {ROME}}}</longcat_tool_call>\n'
+        '<longcat_tool_call>{"name": "now", "arguments": {}}</longcat_tool_call>',
+        ((WX, ROME), ("now", "{}")),
+    ),
+    Reply(
+        "granite_20b",
+        f'<function_call> {{"name": "get_weather", "arguments": {ROME}}}\n'
+        '<function_call> {"name": "now", "arguments": {}}',
+        ((WX, ROME), ("now", "{}")),
+    ),
+    Reply(
+        "phi4_mini",
+        f'Ok.\nfunctools[{{"name": "get_weather", "arguments": {ODD}}}, {{"name": "now", "arguments": {{}}}}]\nMore?',
+        ((WX, ODD), ("now", "{}")),
+        "Ok.\n\nMore?",
+    ),
+    Reply("xlam", f'[{{"name": "get_weather", "arguments": {ODD}}}]', ((WX, ODD),)),
+    Reply("xlam", f'Ok.[TOOL_CALLS][{{"name": "get_weather", "arguments": {ROME}}}]', ((WX, ROME),), "Ok."),
+    Reply("xlam", "<think>Hm</think>" + NOW_CALL, (("now", "{}"),), "", "Hm", THINK),
+    Reply(
+        "olmo3",
+        "Ok.<function_calls>get_weather(city='Rome', exact=true)\nnow()</function_calls>",
+        ((WX, '{"city": "Rome", "exact": true}'), ("now", "{}")),
+        "Ok.",
+    ),
+    Reply(
+        "pythonic",
+        """[get_weather(city='Martha\\'s "x"', days=3, where={'lat': 1.5}), now()]""",
+        ((WX, '{"city": "Martha\'s \\"x\\"", "days": 3, "where": {"lat": 1.5}}'), ("now", "{}")),
+    ),
+    Reply("pythonic", "[1] is no call, nor is [now].", (), "[1] is no call, nor is [now]."),
+    Reply("llama4_pythonic", "[now()]", (("now", "{}"),)),
+    Reply("llama4_pythonic", "<|python_start|>[get_weather(city='LA')]<|python_end|>", ((WX, '{"city": "LA"}'),)),
+    Reply(  # Hunyuan A13B
+        "minimax_m1",
+        "<think>\nHm.\n</think>\n<answer>\nOk.\n</answer>",
+        (),
+        "Ok.",
+        "Hm.",
+        thinking_marks("<answer>"),
+    ),
+    Reply(
+        "granite",
+        "Here is my thought process: Hm. Here is my response: Ok.",
+        (),
+        "Ok.",
+        "Hm.",
+        thinking_marks("Here is my thought process:"),
     ),
     Reply("gigachat", '<|function_call|>{"name": "get_weather", "arguments": ' + ROME + "}", ((WX, ROME),)),
     Reply(

@@ -24,7 +24,6 @@ from tahr.text.replies.deltas import (
     text_of,
     tool_calls_of,
 )
-from tahr.text.replies.thinking import KNOWN
 from tahr.text.tool_calls import json_text
 from tahr.text.tool_calls.call_formats import ALSO, BY_NAME, CALL_FORMATS, call_format_named
 from tahr.text.tool_calls.json_text import MAX_LITERAL, json_of_python, loaded_prefix
@@ -32,7 +31,7 @@ from tahr.text.tool_calls.parser import ReplyFormat, ReplyParser
 from tahr.text.tool_calls.tools import MAX_TOOLS, Tool, tools_of
 from tiers import examples
 from tool_replies import BY_NAME as TOOLS
-from tool_replies import REPLIES, ROME, THINK, Reply, hermes
+from tool_replies import COHERE, REPLIES, ROME, THINK, Reply, hermes
 
 IDS = [f"{reply.call_format}-{i}" for i, reply in enumerate(REPLIES)]
 
@@ -364,7 +363,7 @@ MARKERS = {
 def test_the_steps_grow_with_the_text(made: Any) -> None:
     """Counted, not timed: lines that run for a text and for one four times as long, in one piece and in small ones."""
     name, begin, unit = made("</tool_call>")
-    thinking = KNOWN[3] if name == "cohere" else THINK
+    thinking = COHERE if name == "cohere" else THINK
 
     def steps(n: int, size: int) -> int:
         text = begin + unit * n

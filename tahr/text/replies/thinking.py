@@ -36,6 +36,13 @@ CITES = ("<co>", "</co:")
 # The first that is found in a template is the model's.
 KNOWN = (
     ThinkingMarks("<think>", "</think>", ("<response>", "</response>"), found_by="<response></response>"),
+    ThinkingMarks("<think>", "</think>", ("<answer>", "</answer>"), found_by="<answer>"),  # Hunyuan A13B
+    ThinkingMarks(
+        "Here is my thought process:",
+        "Here is my response:",
+        found_by="Here is my thought process:",
+        also=("Here's my thought process:",),
+    ),  # Granite 3.2
     ThinkingMarks("<think>", "</think>"),
     ThinkingMarks("[THINK]", "[/THINK]"),
     ThinkingMarks(

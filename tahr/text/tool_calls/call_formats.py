@@ -50,7 +50,6 @@ ANY_NAME = re.compile(r"(?P<name>\S+)")
 GLM = TaggedForm(
     ("\n", "<arg_key>", "</tool_call>"), "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>"
 )
-HY = ":opensource>"
 XML = TaggedForm((">",), "<parameter=", ">", "", "</parameter>", "</function>", lines=True)
 SEED = replace(XML, lines=False)
 
@@ -70,7 +69,17 @@ DSML = TaggedForm(
     "</｜DSML｜invoke>",
     says_text='string="true"',
 )
+LINES = PythonForm("", "\n", "")
+LLAMA = JsonForm(takes_code=True)
 DEEPSEEK_AROUND = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+
+
+def tags(name: str, open: str, *closes: str) -> CallFormat:
+    """JSON between tags, the first of which is in the templates."""
+    return CallFormat(name, JSON, (open,), closes, found_by=(open,))
+
+
+LFM2 = replace(tags("lfm2", "<|tool_call_start|>", "<|tool_call_end|>"), form=PythonForm())
 
 # The first whose texts are all in a template is the model's.
 CALL_FORMATS = (
@@ -82,6 +91,14 @@ CALL_FORMATS = (
         ("<tool_call|>",),
         inner=(GEMMA_QUOTE,),
         found_by=("<|tool_call>call:",),
+    ),
+    CallFormat(
+        "functiongemma",
+        GemmaForm("<escape>"),
+        ("<start_function_call>",),
+        ("<end_function_call>",),
+        inner=("<escape>",),
+        found_by=("<start_function_call>",),
     ),
     CallFormat(
         "deepseek_v32",
@@ -145,16 +162,16 @@ CALL_FORMATS = (
     CallFormat(
         "hunyuan",
         TaggedForm(
-            ("<tool_sep" + HY, "<arg_key" + HY, "</tool_call" + HY),
-            "<arg_key" + HY,
-            "</arg_key" + HY,
-            "<arg_value" + HY,
-            "</arg_value" + HY,
-            "</tool_call" + HY,
+            ("<tool_sep:opensource>", "<arg_key:opensource>", "</tool_call:opensource>"),
+            "<arg_key:opensource>",
+            "</arg_key:opensource>",
+            "<arg_value:opensource>",
+            "</arg_value:opensource>",
+            "</tool_call:opensource>",
         ),
-        ("<tool_call" + HY,),
-        ("</tool_call" + HY,),
-        around=("<tool_calls" + HY, "</tool_calls" + HY),
+        ("<tool_call:opensource>",),
+        ("</tool_call:opensource>",),
+        around=("<tool_calls:opensource>", "</tool_calls:opensource>"),
         found_by=("':opensource'", "arg_key"),
     ),
     CallFormat("glm", GLM, ("<tool_call>",), ("</tool_call>",), found_by=("<arg_key>",)),
@@ -191,7 +208,28 @@ CALL_FORMATS = (
         inner=("<|tool_call:name|>", "<|tool_call:args|>"),
     ),
     CallFormat("functionary", NamedForm((">",), ANY_NAME), ("<function=",), ("</function>",), found_by=("<function=",)),
-    CallFormat("cohere", JSON, ("<|START_ACTION|>",), ("<|END_ACTION|>",), found_by=("<|START_ACTION|>",)),
+    CallFormat(
+        "internlm",
+        JSON,
+        ("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
+        ("<|action_end|>",),
+        found_by=("<|plugin|>",),
+    ),
+    tags("longcat", "<longcat_tool_call>", "</longcat_tool_call>"),
+    tags("granite_20b", "<function_call>"),
+    CallFormat("phi4_mini", JSON, ("functools[",), found_by=("<|tool|>", "<|/tool|>")),
+    CallFormat("xlam", JSON, ("[TOOL_CALLS]", "<tool_call>"), ("</tool_call>",), bare=True),
+    CallFormat("olmo3", LINES, ("<function_calls>",), ("</function_calls>",), found_by=("<function_calls>",)),
+    CallFormat(
+        "llama4_pythonic",
+        PythonForm(),
+        ("<|python_start|>",),
+        ("<|python_end|>",),
+        found_by=("<|python_start|>",),
+        bare=True,
+    ),
+    CallFormat("pythonic", PythonForm(), bare=True),
+    tags("cohere", "<|START_ACTION|>", "<|END_ACTION|>"),
     CallFormat(
         "apertus",
         JsonForm(frozenset(), frozenset()),
@@ -199,23 +237,13 @@ CALL_FORMATS = (
         ("<|tools_suffix|>",),
         found_by=("<|tools_prefix|>",),
     ),
-    CallFormat("nemotron", JSON, ("<TOOLCALL>",), ("</TOOLCALL>",), found_by=("<TOOLCALL>",)),
-    CallFormat(
-        "lfm2", PythonForm(), ("<|tool_call_start|>",), ("<|tool_call_end|>",), found_by=("<|tool_call_start|>",)
-    ),
-    CallFormat(
-        "lfm2", PythonForm(), ("<|tool_call_start|>",), ("<|tool_call_end|>",), found_by=("<|tool_list_start|>",)
-    ),
-    CallFormat(
-        "lfm2",
-        PythonForm(),
-        ("<|tool_call_start|>",),
-        ("<|tool_call_end|>",),
-        found_by=('"List of tools: ["', "|im_end|"),
-    ),
+    tags("nemotron", "<TOOLCALL>", "</TOOLCALL>"),
+    LFM2,
+    replace(LFM2, found_by=("<|tool_list_start|>",)),
+    replace(LFM2, found_by=('"List of tools: ["', "|im_end|")),
     # Granite 3.1 writes the mark as text, without bars.
     CallFormat("granite", JSON, ("<|tool_call|>", "<tool_call>"), ("</tool_call>",), found_by=("<|tool_call|>",)),
-    CallFormat("gigachat", JSON, ("<|function_call|>",), found_by=("<|function_call|>",)),
+    tags("gigachat", "<|function_call|>"),
     CallFormat(
         "gigachat3",
         JSON,
@@ -223,37 +251,36 @@ CALL_FORMATS = (
         around=("<|message_sep|>\n\n",),
         found_by=("'function call'", "<|role_sep|>"),
     ),
-    CallFormat("llama3", JSON, ("<|python_tag|>",), bare=True, found_by=("<|python_tag|>",)),
-    CallFormat("llama3", JSON, ("<|python_tag|>",), bare=True, found_by=("Environment: ipython",)),
-    CallFormat("minimax_m1", JSON, ("<tool_calls>",), ("</tool_calls>",), found_by=("<tool_calls>",)),
-    CallFormat("hermes", JSON, ("<tool_call>",), ("</tool_call>",), found_by=("<tool_call>",)),
+    CallFormat("llama3", LLAMA, ("<|python_tag|>",), bare=True, found_by=("<|python_tag|>",)),
+    CallFormat("llama3", LLAMA, ("<|python_tag|>",), bare=True, found_by=("Environment: ipython",)),
+    tags("minimax_m1", "<tool_calls>", "</tool_calls>"),
+    tags("hermes", "<tool_call>", "</tool_call>"),
     CallFormat("json", JSON, bare=True),
 )
 BY_NAME = {call_format.name: call_format for call_format in reversed(CALL_FORMATS)}
 GENERIC = BY_NAME["json"]
-# Names of the same call formats elsewhere.
-ALSO = {
-    "qwen": "hermes",
-    "qwen25": "hermes",
-    "qwen3": "hermes",
-    "granite4": "hermes",
-    "qwen3_xml": "qwen3_coder",
-    "qwen3coder": "qwen3_coder",
-    "llama3_json": "llama3",
-    "llama": "llama3",
-    "deepseek_r1": "deepseek_v3",
-    "deepseek": "deepseek_v31",
-    "kimi_k2": "kimi",
-    "glm45": "glm",
-    "glm47": "glm",
-    "minimax": "minimax_m2",
-    "openai": "harmony",
-    "gpt_oss": "harmony",
-    "gpt-oss": "harmony",
-    "gemma4": "gemma",
-    "generic": "json",
-    "deepseek_v4": "deepseek_v32",
+# Other names of the same call formats, most of them vLLM's.
+OTHER_NAMES = {
+    "hermes": "qwen qwen25 qwen3 granite4 ernie45",
+    "qwen3_coder": "qwen3_xml qwen3coder step3p5 mimo",
+    "llama3": "llama3_json llama llama4_json",
+    "deepseek_v3": "deepseek_r1",
+    "deepseek_v31": "deepseek",
+    "kimi": "kimi_k2",
+    "glm": "glm45 glm47 ling3 poolside_v1",
+    "minimax_m2": "minimax",
+    "harmony": "openai gpt_oss gpt-oss",
+    "gemma": "gemma4",
+    "json": "generic",
+    "deepseek_v32": "deepseek_v4",
+    "hunyuan": "hy_v3",
+    "minimax_m1": "hunyuan_a13b jamba",
+    "minicpm": "minicpm5",
+    "cohere": "cohere_command3 cohere_command4",
+    "phi4_mini": "phi4_mini_json",
+    "granite_20b": "granite-20b-fc",
 }
+ALSO = {name: known for known, names in OTHER_NAMES.items() for name in names.split()}
 
 
 def call_format_named(name: str) -> CallFormat:

@@ -21,6 +21,7 @@ class JsonForm:
 
     names: frozenset[str] = frozenset({"name", "tool_name", "function"})
     arguments: frozenset[str] = frozenset({"arguments", "parameters"})
+    takes_code: bool = False  # text after an opening mark that is no JSON is code for a tool
 
     @property
     def is_keyed(self) -> bool:

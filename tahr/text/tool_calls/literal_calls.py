@@ -23,13 +23,13 @@ GEMMA_QUOTE = '<|"|>'
 WORD_END = re.compile(r'[<",:{}\[\]]')
 KEY_END = re.compile(r"[<,:{}]")  # names of arguments may have brackets
 BARE_KEY = re.compile(r'[^<",:{}\[\]\s](?:[^<,:{}]*[^<,:{}\s])?')  # a key without quotes
-REST_OF_QUOTED = re.compile(r'(?s:.*?)<\|"\|>\s*')
 IN_CALL = ("(", ")", "[", "]", "{", "}", ",", "'", '"')
 MAX_AHEAD = 128  # characters after a quote, which show whether it ends a text
 AFTER_STRING = re.compile(r"\s*(?:[,)\]}:]|\Z)")
 # The same where a text is all of an argument: the next argument, the next call, or nothing more.
 AFTER_TEXT = re.compile(r"""\s*(?:\Z|,\s*[^,=()'"\s]+\s*=(?!=)|\)\s*(?:\Z|[\];\n<]|,\s*[\w.]+\s*\())""")
 REST_OF_PYTHON = {quote: re.compile(rf"(?s:.*?){quote}\s*(?=[,)\]}}:])") for quote in "'\""}
+BARE_LIST = re.compile(r"\[\s*([A-Za-z0-9_.:/-]+)\s*\(")  # short enough for what is looked at
 ARGUMENT_KEY = re.compile(r"""[^,=()'"]+=\s*""")
 CODE_TOOLS = ("code_interpreter", "python", "ipython")  # names of tools that take code
 
@@ -38,10 +38,16 @@ CODE_TOOLS = ("code_interpreter", "python", "ipython")  # names of tools that ta
 class GemmaForm:
     """`call:name{key:value}`, texts between quotes that are one token."""
 
+    quote: str = GEMMA_QUOTE
+
 
 @dataclass(frozen=True, slots=True)
 class PythonForm:
     """`[name(key=value), ...]`, or `name.call(key=value)`."""
+
+    begin: str = "["
+    separator: str = ", "
+    end: str = "]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,7 @@ class GemmaReader:
 
     cursor: TextCursor
     buffer: DeltaBuffer
+    form: GemmaForm
 
     def section(self, ends: MarkSet) -> Reader[None]:
         """A name and an object. A name that is none is put back."""
@@ -99,18 +106,19 @@ class GemmaReader:
 
     def _quoted(self, ends: MarkSet) -> Reader[bool]:
         """A text between quotes; False if the call is over instead."""
-        marks = mark_set(GEMMA_QUOTE, *ends.marks)
+        quote = self.form.quote
+        marks = mark_set(quote, *ends.marks)
         mark = yield from self.cursor.until(marks, drop)
-        if mark != GEMMA_QUOTE:
+        if mark != quote:
             self.cursor.unread(mark)
             return not mark
         self.buffer.arguments('"')
-        while (mark := (yield from self.cursor.until(marks, self._text))) not in ("", GEMMA_QUOTE):
-            if (yield from is_broken(self.cursor, REST_OF_QUOTED)):
+        while (mark := (yield from self.cursor.until(marks, self._text))) not in ("", quote):
+            if (yield from is_broken(self.cursor, re.compile(rf"(?s:.*?){re.escape(quote)}\s*"))):
                 self.cursor.unread(mark)
                 return False
             self._text(mark)
-            marks = mark_set(GEMMA_QUOTE)
+            marks = mark_set(quote)
         self.buffer.arguments('"' if mark else "")
         return True
 
@@ -135,6 +143,12 @@ class PythonReader:
             if no_call:
                 return (yield from self._code(no_call, closes))
         return None
+
+    def bare(self) -> Reader[None]:
+        """Calls without marks, if what follows is a list that begins with a known tool."""
+        found = BARE_LIST.match((yield from self.cursor.ahead(MAX_AHEAD)))
+        if found and found[1] in self.tools:
+            yield from self.section(self.ends)
 
     def _next(self) -> Reader[str]:
         """The first character of the next call."""

@@ -107,6 +107,8 @@ class ReplyParser:
                 yield from self._section(self._call_format)
             elif self._format.thinking and mark == self._format.thinking.close:
                 buffer.end_reasoning()
+            elif self._format.thinking and mark in self._format.thinking.answer:
+                buffer.begin_text()
             elif self._format.thinking and mark in self._format.thinking.cites[-1:]:
                 yield from self._sources()
 
@@ -158,7 +160,10 @@ class ReplyParser:
     def _bare(self) -> Reader[None]:
         """Calls without marks, if the text that follows begins with one."""
         first = yield from space(self._cursor, self._buffer.text)
-        if first and first in "{[":
+        if self._call_format and isinstance(self._call_format.form, PythonForm):
+            if first == "[":
+                yield from PythonReader(self._cursor, self._buffer, self._format.tools, self._ends).bare()
+        elif first and first in "{[":
             yield from JsonReader(self._cursor, self._buffer, JsonForm(), self._format.tools, self._ends).bare()
 
     def _section(self, call_format: CallFormat) -> Reader[None]:
@@ -169,7 +174,7 @@ class ReplyParser:
         tools = self._format.tools
         if isinstance(form, JsonForm):
             first = yield from space(cursor, drop)
-            if call_format.bare and first and first not in "{[":
+            if form.takes_code and first and first not in "{[":
                 return (
                     yield from PythonReader(cursor, buffer, tools, self._ends, takes_code=True).section(self._closes)
                 )
@@ -179,7 +184,7 @@ class ReplyParser:
         if isinstance(form, TaggedForm):
             return (yield from TaggedReader(cursor, buffer, form, tools, self._ends).section())
         if isinstance(form, GemmaForm):
-            return (yield from GemmaReader(cursor, buffer).section(self._ends))
+            return (yield from GemmaReader(cursor, buffer, form).section(self._ends))
         assert isinstance(form, PythonForm)
         return (yield from PythonReader(cursor, buffer, tools, self._ends).section(self._closes))
 

@@ -47,6 +47,11 @@ FRAMES = {
     "nemotron": CallFrame(*OBJECT, "}", ", ", "<TOOLCALL>[", "]</TOOLCALL>"),
     "minimax_m1": CallFrame(*OBJECT, "}", "\n", "<tool_calls>\n", "\n</tool_calls>"),
     "apertus": CallFrame('{"', '": ', "}", ", ", "<|tools_prefix|>[", "]<|tools_suffix|>"),
+    "internlm": CallFrame("<|action_start|><|plugin|>" + OBJECT[0], '", "parameters": ', "}<|action_end|>"),
+    "longcat": CallFrame("<longcat_tool_call>" + OBJECT[0], OBJECT[1], "}</longcat_tool_call>", "\n"),
+    "granite_20b": CallFrame("<function_call> " + OBJECT[0], OBJECT[1], "}", "\n"),
+    "phi4_mini": CallFrame(*OBJECT, "}", ", ", "functools[", "]"),
+    "xlam": CallFrame(*OBJECT, "}", ", ", "[", "]"),
     "functionary": CallFrame("<function=", ">", "</function>"),
     "harmony": CallFrame("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", "<|call|>"),
     "cohere": CallFrame(
@@ -93,7 +98,9 @@ TAG_FRAMES = {
 def written(call_format: CallFormat, calls: Sequence[tuple[str, str]]) -> str:
     """Calls, each a name and JSON arguments, as the model writes them; as Hermes does where that takes a template."""
     if isinstance(call_format.form, PythonForm):
-        return call_format.opens[0] + f"[{', '.join(map(python_call, calls))}]" + call_format.closes[0]
+        form = call_format.form
+        inside = form.separator.join(map(python_call, calls))
+        return "".join([*call_format.opens[:1], form.begin, inside, form.end, *call_format.closes[:1]])
     frame = FRAMES.get(call_format.name, FRAMES["hermes"])
     texts = [
         frame.call_open.replace("#", str(i)) + name + frame.name_end.replace("#", str(i)) + arguments + frame.call_close
