@@ -12,7 +12,7 @@ QUICK := tests/style tests/text tests/kv tests/sampling tests/engine/test_schedu
     tests/weights/test_formats.py tests/grammar/test_call_grammar.py tests/grammar/test_gbnf.py \
     tests/grammar/test_grammar_matchers.py tests/grammar/test_grammar_strings.py
 
-.PHONY: help setup run test quick vulkan nightly hostile parity clients agents lint bench size sanitize clean
+.PHONY: help setup run test quick vulkan nightly hostile parity clients agents wheels ship lint bench size sanitize clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -75,6 +75,18 @@ clients: $(VENV)/.built  ## other people's clients, the chat page and schemathes
 agents: $(VENV)/.built  ## opencode, Claude Code, Codex and aider edit a file with a scripted model; fetches them (1.5 GB)
 	@scripts/agents.sh $(BIN)/python
 
+.venv-wheels/.built:
+	@echo "Making .venv-wheels with Zig, which links for older systems (about 400 MB) ..."
+	@$(PYTHON) -m venv .venv-wheels
+	@.venv-wheels/bin/python -m pip install --quiet --disable-pip-version-check ziglang wheel scikit-build-core nanobind
+	@touch $@
+
+wheels: .venv-wheels/.built  ## wheels in dist/ for Linux on x86-64 and Arm, also musl; needs cmake, ninja, g++ and g++-aarch64-linux-gnu
+	@.venv-wheels/bin/python scripts/packaging/build.py $(ARGS)
+
+ship: wheels  ## install the wheels in bare Debian roots without a compiler and let them answer; needs root and debootstrap
+	@PYTHON=.venv-wheels/bin/python scripts/ship_test.sh "$$($(BIN)/tahr pull smollm2:135m)"
+
 lint: $(VENV)/.test-extras  ## ruff and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -92,4 +104,4 @@ sanitize: $(VENV)/.test-extras  ## native code and both parsers under address an
 	@scripts/sanitize.sh $(BIN)/python
 
 clean:  ## forget builds and environments
-	rm -rf .venv .venv-parity .venv-clients .venv-agents build
+	rm -rf .venv .venv-parity .venv-clients .venv-agents .venv-wheels build dist

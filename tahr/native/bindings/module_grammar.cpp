@@ -113,7 +113,7 @@ nb::bytes mask_of(const PyMatcher& self) {
   const size_t n_bytes = matcher.mask_bytes();
   nb::bytes mask = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, Py_ssize_t(n_bytes)));
   if (!mask.is_valid()) throw nb::python_error();
-  char* data = PyBytes_AS_STRING(mask.ptr());
+  char* data = PyBytes_AsString(mask.ptr());
   const ReleasedGil released;
   if (!matcher.fill(reinterpret_cast<uint32_t*>(data))) std::fill_n(data, n_bytes, '\0');
   return mask;
