@@ -19,6 +19,7 @@ import gguf  # noqa: E402
 import encoder_cases  # noqa: E402
 import model_cases  # noqa: E402
 import model_files  # noqa: E402
+import vision_cases  # noqa: E402
 from tahr.models.family import Family  # noqa: E402
 from tahr.models.loader.registry import ARCHITECTURES, FAMILIES  # noqa: E402
 
@@ -29,19 +30,21 @@ Made by `scripts/models_table.py` from the code; `tests/style/test_docs.py` fail
 
 Every family runs on every backend: `reference` (NumPy), `cpu` (C++) and `cuda` (torch and Triton). A tiny random
 model of each family gives the logits of transformers to 1e-4 in f32, from safetensors and, where a column says so,
-from GGUF (`tests/models/test_models.py`, `tests/models/test_encoders.py`); a recorded plan equals eager ops
-(`tests/models/test_plan.py`); on a GPU the same in bf16 (`tests/cuda/test_cuda.py`). Hybrids (layers with a state) are
-also served batched, chunked, preempted, forked and from snapshots as they run alone (`tests/models/test_families.py`).
+from GGUF (`tests/models/test_models.py`, `tests/models/test_encoders.py`, `tests/models/test_towers.py`); a recorded
+plan equals eager ops (`tests/models/test_plan.py`); on a GPU the same in bf16 (`tests/cuda/test_cuda.py`). What embeds
+images has no plans of its tower yet, and was not run on a GPU. Hybrids (layers with a state) are also served batched,
+chunked, preempted, forked and from snapshots as they run alone (`tests/models/test_families.py`).
 `lines` is about the length of the family's file, divided by the families in it; shared parts (attention, experts,
 mixers) are not counted.
 
-| family | `model_type` | GGUF architecture | tiny models compared | of them from GGUF | file | lines |
-|---|---|---|---|---|---|---|
+| family | `model_type` | GGUF architecture | embeds images | tiny models compared | of them from GGUF | file | lines |
+|---|---|---|---|---|---|---|---|
 """
 TAIL = """
 Half of the families take at most {median:.0f} lines.
 
-Encoders give embeddings and rerank; their GGUFs are those of llama.cpp.
+Encoders give embeddings and rerank; their GGUFs are those of llama.cpp. What embeds images has a page:
+[images](images.md).
 
 ## What it would take
 
@@ -54,7 +57,7 @@ Encoders give embeddings and rerank; their GGUFs are those of llama.cpp.
 
 
 def modules() -> Iterator[tuple[Path, Any]]:
-    for folder in ("families", "encoders"):
+    for folder in ("families", "encoders", "towers"):
         for path in sorted((ROOT / "tahr" / "models" / folder).rglob("*.py")):
             yield path, importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
@@ -74,11 +77,14 @@ def cases() -> list[tuple[str, str, bool]]:
     """(case, model_type, whether its GGUF is compared too) of every tiny model."""
     decoders = [(name, config, name not in model_cases.NO_GGUF) for name, config in model_cases.CASES.items()]
     encoders = [(name, config, True) for name, config in encoder_cases.CASES.items()]
-    return [(name, str(config["model_type"]), has_gguf) for name, config, has_gguf in decoders + encoders]
+    towers = [(name, config, False) for name, config in vision_cases.CASES.items()]
+    return [(name, str(config["model_type"]), has_gguf) for name, config, has_gguf in decoders + encoders + towers]
 
 
 def architectures(family: str, types: list[str]) -> list[str]:
-    """What the GGUFs of a family say they are."""
+    """What the GGUFs of a family say they are; nothing where there are none."""
+    if any(config["model_type"] in types for config in vision_cases.CASES.values()):
+        return []
     told = [
         gguf.MODEL_ARCH_NAMES[model_files.ARCHITECTURES[kind]] for kind in types if kind in model_files.ARCHITECTURES
     ]
@@ -95,7 +101,8 @@ def rows() -> Iterator[str]:
         path, lines = files[family]
         counts = f"{len(tested)} | {sum(has_gguf for _, has_gguf in tested)}"
         names = " | ".join(", ".join(f"`{kind}`" for kind in kinds) for kinds in (types, arches))
-        yield f"| {family} | {names} | {counts} | `{path.relative_to(ROOT)}` | {round(lines, -1):.0f} |"
+        images = "yes" if any(config["model_type"] in types for config in vision_cases.CASES.values()) else ""
+        yield f"| {family} | {names} | {images} | {counts} | `{path.relative_to(ROOT)}` | {round(lines, -1):.0f} |"
 
 
 def page() -> str:

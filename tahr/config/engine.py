@@ -60,6 +60,10 @@ class EngineConfig:
     cache_max_bytes: int | None = None
     loras: tuple[str, ...] = ()  # adapters to load, each as NAME=PATH or NAME=PATH,SCALE
     lora_rows: int | None = None  # ranks of adapters, in all, behind a GPU's matrices; None: LORA_ROWS
+    # Limits of images: of one as it is sent, of its pixels, and of the memory that all take which are being decoded.
+    max_image_bytes: int = 20_000_000
+    max_image_pixels: int = 64_000_000
+    decoded_image_bytes: int = 2**30
     spec_ngram: bool = False  # guess tokens from what followed the same words earlier in the text
     spec_draft: str | None = None  # guess tokens with a smaller model of the same vocabulary
     spec_tokens: int | None = None  # guesses of a sequence in one step, at most; None: 8 from the text, 4 from a model
@@ -85,6 +89,9 @@ class EngineConfig:
         "cache_max_tokens": whole(0),
         "cache_max_bytes": whole(0, 2**62),
         "lora_rows": whole(0, 8192),
+        "max_image_bytes": whole(1, 2**31),
+        "max_image_pixels": whole(1, 2**28),
+        "decoded_image_bytes": whole(1, 2**62),
         "spec_tokens": whole(1, 64),
     }
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import replace
 
+import numpy as np
+
 from tahr.backends.api import Floats
 from tahr.config import GREEDY, LoraChoice
 from tahr.engine.adapters.registry import Adapters
@@ -22,6 +24,7 @@ from tahr.executor.output import Output
 from tahr.executor.protocol import Executor
 from tahr.grammar.state import GrammarState
 
+PLACEHOLDER = 0  # token in whose place a patch stands
 ROWS_ONLY = replace(GREEDY, cache_prompt=False)  # parameters of sequences from which nothing is sampled
 
 
@@ -101,6 +104,21 @@ class Submission:
         self._check_length(len(tokens))
         stack = lora if isinstance(lora, AdapterStack) else self.adapters.stack(lora)
         seq = self.row_sequence(list(tokens), sink, output, first_row, stays, stack)
+        self.scheduler.add(seq)
+        return seq
+
+    def submit_image(self, patches: Floats, sink: Callable[[Floats], None]) -> Sequence:
+        """Queue an image, given as the rows that the model's tower reads; its vector goes to `sink`."""
+        self._check_process()
+        n = len(patches)
+        width = self.facts.patch_width
+        if not width:
+            raise ConfigError("This model reads texts alone: leave images out, or choose one that embeds both.")
+        if patches.dtype != np.float32 or patches.shape != (n, width) or not n:
+            raise ConfigError(f"The patches of an image are numbers in f32 of the shape [n, {width}].")
+        self._check_length(n)
+        seq = self.row_sequence([PLACEHOLDER] * n, sink, Output.VECTORS)
+        seq.patches = patches
         self.scheduler.add(seq)
         return seq
 

@@ -1,7 +1,7 @@
 """The executor of this process: a backend, a model and maybe its draft model, and the plans of both."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tahr.backends.api import (
     Backend,
@@ -9,6 +9,7 @@ from tahr.backends.api import (
     Floats,
     KVStore,
     Plan,
+    Rows,
     StepInputs,
     StepLimits,
     Tensor,
@@ -89,14 +90,21 @@ class LocalExecutor(LocalSampling):
             self._copy_pages(model.kv, step.page_copies)
         if step.sends_adapter_rows:
             self.adapters.bank.send()
-        plan = model.plan(backend, step.plan, self.adapters.bank if step.adapter_rounds else None)
-        result = self.run(plan)
+        if step.patches is None:
+            result = self.run(model.plan(backend, step.plan, self.adapters.bank if step.adapter_rounds else None))
+        else:
+            result = self.vectors(model, step.patches)
         return LaunchedStep(model.decoder.files, result, backend.fetch(result) if step.wants_rows else None)
 
     def run(self, plan: Plan) -> Tensor:
         """Begin to compute the rows of a step; from here on its inputs may be filled again."""
         plan.run()
         return plan.result
+
+    def vectors(self, model: ExecutedModel, patches: Floats) -> Tensor:
+        """Begin to compute the vectors of images, op by op: no recorded step has these rows."""
+        rows = replace(self.backend.tensor(patches), rows=Rows.TOKENS)
+        return model.decoder.vectors(self.backend, model.inputs, model.kv, rows)
 
     def sample(self, handle: LaunchedStep, rows: SampleRows) -> None:
         handle.sampled = self.backend.sample(handle.result, rows)
@@ -150,6 +158,8 @@ def facts_of(model: ExecutedModel) -> DecoderFacts:
         head_width=decoder.text_head.width if decoder.text_head else 0,
         encoding=decoder.encoding,
         has_states=model.kv.layout.n_slots > 1,
-        buckets=(tuple(model.buckets[0]), tuple(model.buckets[1])),
+        # steps of images are as large as those of hidden rows
+        buckets=(*map(tuple, model.buckets), tuple(model.buckets[1])),
         n_decode_tokens=model.n_decode_tokens,
+        patch_width=decoder.tower.width_in if decoder.tower else 0,
     )

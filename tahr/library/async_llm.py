@@ -25,8 +25,9 @@ from tahr.errors import ConfigError, GenerateError, TahrError
 from tahr.generation.delivery import Dispatcher, Loop, OnChunk, Outcome, OutputQueue, join_at_exit, settle
 from tahr.generation.outputs import Chunk, Completion, Request
 from tahr.grammar.state import GrammarState
-from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Pooling
+from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Item, Pooling
 from tahr.library.inputs.arguments import Message, ModelName, Prompt, one_prompt, short
+from tahr.library.inputs.image_inputs import Images
 from tahr.library.inputs.rerank import RankedDocument, plan_pairs, ranked
 from tahr.library.llm import LLM, Texts, text_request
 from tahr.library.score import SCORING, Score, ScoringPrompt
@@ -176,28 +177,30 @@ class AsyncLLM:
 
     async def embed(
         self,
-        texts: Texts,
+        texts: Texts | None = None,
         pooling: Pooling | str | None = None,
         *,
+        images: Images = None,
         normalize: bool = True,
         dimensions: int | None = None,
         prompt_name: str | None = None,
         truncate: int | None = None,
         lora: str | ListOf[LoraChoice] = (),
     ) -> Floats:
-        """A text as a vector, or several as the rows of an array, as `LLM.embed`; cancelling the task stops it.
+        """Texts and images as vectors, as `LLM.embed`; cancelling the task stops it.
 
         Replies go on meanwhile: the engine's steps take turns.
         """
-        tokens = await asyncio.to_thread(self.llm.encode_texts, texts, prompt_name, truncate)
-        vectors = await self.vectors(tokens, EmbeddingOptions(pooling, normalize, dimensions), lora)
-        row: Floats = vectors[0] if isinstance(texts, str) else vectors
+        prepared = asyncio.to_thread(self.llm.embedding_items, texts, images, prompt_name, truncate)
+        items, single = await prepared
+        vectors = await self.vectors(items, EmbeddingOptions(pooling, normalize, dimensions), lora)
+        row: Floats = vectors[0] if single else vectors
         return row
 
     async def vectors(
-        self, texts: ListOf[list[int]], options: EmbeddingOptions, lora: str | ListOf[LoraChoice] = ()
+        self, texts: ListOf[Item], options: EmbeddingOptions, lora: str | ListOf[LoraChoice] = ()
     ) -> Floats:
-        """Compute one vector for each text, given as tokens."""
+        """Compute one vector for each text, given as tokens, and for each image."""
         future: asyncio.Future[Floats] = asyncio.get_running_loop().create_future()
         try:
             await self._call(lambda: self._open_job(texts, options, future, lora))
@@ -415,12 +418,12 @@ class AsyncLLM:
 
     def _open_job(
         self,
-        texts: ListOf[list[int]],
+        items: ListOf[Item],
         options: EmbeddingOptions,
         future: "asyncio.Future[Floats]",
         lora: str | ListOf[LoraChoice],
     ) -> None:
-        self._jobs[future] = EmbeddingJob(self.llm.engine, texts, options, lora)
+        self._jobs[future] = EmbeddingJob(self.llm.engine, items, options, lora)
         self._finish_jobs()  # jobs without texts have nothing to wait for
 
     def _finish_jobs(self) -> None:

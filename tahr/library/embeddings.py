@@ -1,4 +1,5 @@
-"""Embeddings and scores of texts: their states after the final norm, pooled, and what the model's head makes of it."""
+"""Embeddings and scores of texts: their states after the final norm, pooled, and what the model's head makes of it.
+A tower makes the vectors of images."""
 
 from collections.abc import Callable, Sized
 from collections.abc import Sequence as ListOf
@@ -7,6 +8,7 @@ from enum import StrEnum
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tahr.backends.api import Floats
 from tahr.config import LoraChoice, whole
@@ -15,8 +17,10 @@ from tahr.engine.sequences.sequence import NO_ROW, Sequence
 from tahr.errors import ConfigError, GenerateError
 from tahr.executor.output import Output
 from tahr.generation.driver import Driver
+from tahr.library.inputs.image_inputs import ImageRows
 from tahr.models.parts.encoding import Encoding
 
+Item = ListOf[int] | ImageRows  # a text, as tokens, or an image
 MAX_QUEUED = 512  # texts of one job: others' texts get their turn after these
 
 
@@ -107,7 +111,7 @@ def own_pooling(encoding: Encoding | None) -> str:
 
 
 class EmbeddingJob:
-    """Texts that an engine embeds beside everything else it does; each is a sequence that wants hidden rows.
+    """Texts and images that an engine embeds beside everything else it does; each is a sequence that wants rows.
 
     A cross-encoder's texts are pairs, and their vectors are scores.
     """
@@ -115,24 +119,26 @@ class EmbeddingJob:
     def __init__(
         self,
         engine: Engine,
-        texts: ListOf[ListOf[int]],
+        items: ListOf[Item],
         options: EmbeddingOptions | Pooling | str = PLAIN,
         lora: str | ListOf[LoraChoice] = (),
     ):
-        check(texts, engine.context_size)
+        check([item for item in items if not isinstance(item, ImageRows)], engine.context_size)
         self.options = options if isinstance(options, EmbeddingOptions) else EmbeddingOptions(options)
+        if any(isinstance(item, ImageRows) for item in items):
+            check_for_images(self.options, lora)
         facts = engine.facts
         self.width = facts.head_width or facts.width
         check_dimensions(self.options.dimensions, self.width)
         # Looked up once: an adapter that is removed or replaced meanwhile stays until the last text that uses it.
         self._engine = engine
-        self._texts = texts
+        self._items = items
         self._stack = engine.adapters.stack(lora)
         pooling = self.options.pooling or own_pooling(facts.encoding)
-        self._poolers = [Pooler(pooling) for _ in texts]
+        self._poolers = [Pooler(Pooling.LAST if isinstance(item, ImageRows) else pooling) for item in items]
         self.sequences: list[Sequence] = []
         try:
-            for _ in texts[:MAX_QUEUED]:
+            for _ in items[:MAX_QUEUED]:
                 self._submit_next()
         except BaseException:
             self.abort()  # the texts before the one that was refused: nobody will wait for them
@@ -140,24 +146,30 @@ class EmbeddingJob:
 
     def _submit_next(self) -> None:
         i = len(self.sequences)
-        if i < len(self._texts):
-            first_row = self._poolers[i].first_row
+        if i < len(self._items):
             sink = partial(self._take, i)
-            text = self._texts[i]
-            engine = self._engine
-            self.sequences.append(engine.submit_rows(text, sink, Output.HIDDEN, first_row, lora=self._stack))
+            item = self._items[i]
+            if isinstance(item, ImageRows):
+                self.sequences.append(self._engine.submit_image(item.values, sink))
+            else:
+                self.sequences.append(self._submit_text(i, item, sink))
+
+    def _submit_text(self, i: int, text: ListOf[int], sink: Callable[[Floats], None]) -> Sequence:
+        first_row = self._poolers[i].first_row
+        return self._engine.submit_rows(text, sink, Output.HIDDEN, first_row, lora=self._stack)
 
     def _take(self, i: int, states: Floats) -> None:
-        """The next states of a text; the next text is queued when it has all."""
+        """The next states of an item; the next item is queued when it has all."""
         self._poolers[i](states)
-        if self._poolers[i].holds(self._texts[i]):
+        item = self._items[i]
+        if self._poolers[i].holds(item.values if isinstance(item, ImageRows) else item):
             self._submit_next()
 
     @property
     def finished(self) -> bool:
         if any(seq.error for seq in self.sequences):
             return True
-        return len(self.sequences) == len(self._texts) and all(seq.done for seq in self.sequences)
+        return len(self.sequences) == len(self._items) and all(seq.done for seq in self.sequences)
 
     def abort(self) -> None:
         """Stop what still runs and free what it holds."""
@@ -165,7 +177,7 @@ class EmbeddingJob:
             self._engine.abort(seq)
 
     def vectors(self) -> Floats:
-        """One row per text: [n_texts, width]. Raises the error of a text that failed.
+        """One row per item: [n_items, width]. Raises the error of one that failed.
 
         Where the model has a head, it runs here: on the thread that steps the engine, between two steps.
         """
@@ -173,14 +185,29 @@ class EmbeddingJob:
             if seq.error:
                 raise seq.error
         facts = self._engine.facts
-        rows = np.array([pooler.pooled() for pooler in self._poolers], np.float32).reshape(-1, facts.width)
-        if len(rows):
-            rows = self._engine.executor.apply_text_head(rows)
+        rows = np.zeros((len(self._items), self.width), np.float32)
+        is_image = np.array([isinstance(item, ImageRows) for item in self._items], bool)
+        if is_image.any():
+            rows[is_image] = self._pooled(is_image)
+        if not is_image.all():
+            rows[~is_image] = self._engine.executor.apply_text_head(self._pooled(~is_image))
         if not np.isfinite(rows).all():
-            raise GenerateError("The model made numbers of a text that are not finite: its weights may be damaged.")
+            raise GenerateError("The model made numbers that are not finite: its weights may be damaged.")
         rows = rows[:, : self.options.dimensions]
         is_score = facts.encoding is not None and facts.encoding.scores_pairs
         return normalized(rows) if self.options.normalize and not is_score else rows.astype(np.float32)
+
+    def _pooled(self, chosen: NDArray[np.bool_]) -> Floats:
+        """The pooled vectors of some items."""
+        return np.array([self._poolers[i].pooled() for i in np.flatnonzero(chosen)], np.float32)
+
+
+def check_for_images(options: EmbeddingOptions, lora: str | ListOf[LoraChoice]) -> None:
+    """Refuse what means nothing for images."""
+    if options.pooling is not None:
+        raise ConfigError("pooling is of texts: an image has one vector. Leave it out, or embed images by themselves.")
+    if lora:
+        raise ConfigError("lora changes texts alone: leave it out, or embed images by themselves.")
 
 
 def embed(engine: Engine, texts: ListOf[ListOf[int]], options: EmbeddingOptions | Pooling | str = PLAIN) -> Floats:

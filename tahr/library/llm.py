@@ -13,7 +13,7 @@ from tahr.engine.engine import Engine
 from tahr.engine.sequences.adapter_stack import NO_STACK, LoadedAdapter
 from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.stats import StatsSnapshot
-from tahr.errors import TahrError, TemplateError
+from tahr.errors import ConfigError, TahrError, TemplateError
 from tahr.generation.driver import Driver
 from tahr.generation.options import split_options
 from tahr.generation.outputs import Chunk, Completion, Request
@@ -21,7 +21,7 @@ from tahr.generation.request import ChatPrompt, GenerationRequest
 from tahr.generation.resolve import RequestFacts, encoded_chat, rendered, resolve
 from tahr.grammar.compiler import GrammarCompiler
 from tahr.grammar.state import GrammarState
-from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Pooling
+from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Item, Pooling
 from tahr.library.inputs.arguments import (
     Message,
     ModelName,
@@ -37,6 +37,7 @@ from tahr.library.inputs.arguments import (
     sampling_params,
     texts_of,
 )
+from tahr.library.inputs.image_inputs import Images, several_images
 from tahr.library.inputs.rerank import RankedDocument, plan_pairs, ranked
 from tahr.library.inputs.text_inputs import TextInputs
 from tahr.library.progress_bar import Bar
@@ -78,7 +79,9 @@ class LLM:
         self.engine: Engine = parts.engine
         self.n_device_bytes = self.n_bytes if self.engine.executor.facts.has_own_memory else 0  # the part on a device
         self.encoding = self.engine.facts.encoding  # None: it generates
-        self.inputs = TextInputs.of(parts.tokenizer, parts.model_config, parts.engine.facts, self.context_size)
+        self.inputs = TextInputs.of(
+            parts.tokenizer, parts.model_config, parts.engine.facts, self.context_size, parts.images, parts.padding
+        )
         self.grammars = GrammarCompiler(parts.tokenizer)
         self.driver = Driver(self.engine)
         self.lock = self.driver.lock  # guards the engine and the requests
@@ -204,9 +207,10 @@ class LLM:
 
     def embed(
         self,
-        texts: Texts,
+        texts: Texts | None = None,
         pooling: Pooling | str | None = None,
         *,
+        images: Images = None,
         normalize: bool = True,
         dimensions: int | None = None,
         prompt_name: str | None = None,
@@ -219,11 +223,25 @@ class LLM:
         keeps the first numbers of each vector. `prompt_name` is one of the model's prompts, which is put before the
         texts. A text that is too long is an error, unless `truncate` says how many of its tokens to keep (-1: as many
         as the model takes).
+
+        `images` (of a model that embeds both) are paths, bytes of files, images of Pillow's or arrays of bytes in RGB,
+        [height, width, 3]; their vectors follow those of the texts.
         """
-        tokens = self.encode_texts(texts, prompt_name, truncate)
-        vectors = self._vectors(tokens, EmbeddingOptions(pooling, normalize, dimensions), lora)
-        row: Floats = vectors[0] if isinstance(texts, str) else vectors
+        items, single = self.embedding_items(texts, images, prompt_name, truncate)
+        vectors = self._vectors(items, EmbeddingOptions(pooling, normalize, dimensions), lora)
+        row: Floats = vectors[0] if single else vectors
         return row
+
+    def embedding_items(
+        self, texts: Texts | None, images: Images, prompt_name: str | None = None, truncate: int | None = None
+    ) -> tuple[list[Item], bool]:
+        """Texts and images as the model reads them, and whether it is one alone, which has no list around it."""
+        several, single = several_images(images)
+        if texts is None and images is None:
+            raise ConfigError("There is nothing to embed: give texts, images, or both.")
+        items: list[Item] = [] if texts is None else list(self.encode_texts(texts, prompt_name, truncate))
+        items += self.inputs.read_images(several) if images is not None else []
+        return items, len(items) == 1 and (single or isinstance(texts, str))
 
     def rerank(
         self, query: str, documents: ListOf[str], *, top_n: int | None = None, truncate: int | None = None
@@ -242,9 +260,9 @@ class LLM:
         plan = plan_pairs(self.inputs, first, second, truncate)
         return plan.scores(self._vectors(plan.texts, EmbeddingOptions(), ()))
 
-    def _vectors(self, texts: list[list[int]], options: EmbeddingOptions, lora: str | ListOf[LoraChoice]) -> Floats:
+    def _vectors(self, items: ListOf[Item], options: EmbeddingOptions, lora: str | ListOf[LoraChoice]) -> Floats:
         with self.lock:
-            job = EmbeddingJob(self.engine, texts, options, lora)
+            job = EmbeddingJob(self.engine, items, options, lora)
         try:
             self._run(lambda: job.finished)
             with self.lock:

@@ -19,6 +19,7 @@ from tahr.errors import AdapterError, ConfigError, ModelNotFound, TokenizerError
 from tahr.executor.local import LocalExecutor
 from tahr.hub import ModelFiles
 from tahr.hub.refs import expanded
+from tahr.images.reading import ImageReader
 from tahr.kv.checkpoints import StateCheckpoints
 from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache
@@ -29,6 +30,7 @@ from tahr.loading.capacity import (
     cache_pages,
     step_sizes,
 )
+from tahr.loading.images import image_reader, with_images
 from tahr.loading.memory_plan import plan_memory
 from tahr.loading.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
 from tahr.loading.sizing import plan_of, summary
@@ -37,6 +39,7 @@ from tahr.loading.speculation import (
     check_same_vocabulary,
     make_speculator,
 )
+from tahr.loading.text_padding import TextPadding, text_padding
 from tahr.loading.unfit import unfit_for
 from tahr.models.config.record import ModelConfig
 from tahr.models.decoder import Decoder
@@ -65,6 +68,8 @@ class Assembled:
     log: list[str]
     backend_summary: str
     n_weight_bytes: int  # a draft model's among them
+    images: ImageReader | None  # None: the model reads texts alone
+    padding: TextPadding | None  # None: texts are read as they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +113,11 @@ def build_engine(
         n_row_tokens=n_row_tokens or sizes.n_row_tokens,
         n_decode_tokens=n_decode_tokens,
         mixed_s=backend.step_defaults.mixed_s,
-        whole_texts=decoder.config.bidirectional,
+        whole_texts=decoder.config.embeds_whole,
     )
     limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, n_pages_per_seq, n_groups=len(groups))
+    if decoder.tower:
+        sizes, limits = with_images(sizes, limits, decoder.tower, config.page_size)
     layers_of_groups = tuple(group.layers for group in groups)
     kv = backend.kv_store(
         MemoryLayout(memory, capacity.n_pages, config.page_size, dtype, layers_of_groups, capacity.n_slots)
@@ -181,6 +188,8 @@ def assemble(
         log=[*loaded.log, *filter(None, [*notes, ollama_template(files)[1]])],
         backend_summary=loaded.backend_summary,
         n_weight_bytes=loaded.n_weight_bytes,
+        images=image_reader(files.directory, loaded.model_config.vision, config),
+        padding=text_padding(files.directory, engine.facts.encoding, tokenizer),
     )
 
 

@@ -29,7 +29,7 @@ def plan_memory(
     backend: Backend, decoder: Decoder, config: EngineConfig, draft: Draft | None = None, whole_texts: int = 0
 ) -> MemoryPlan:
     """Pages and states for a decoder, see `build_engine`; nothing is made."""
-    if decoder.config.bidirectional:
+    if decoder.config.embeds_whole:
         config = encoder_config(config, backend)
         whole_texts = n_full_texts(config, decoder.config, backend)
     config = with_step_defaults(config, backend, state_bytes(decoder.memory))

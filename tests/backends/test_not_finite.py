@@ -43,7 +43,7 @@ def test_a_linear_passes_it_on_wherever_it_stands(cpu: CpuBackend, form: str, ba
     np.testing.assert_array_equal(found[64], sound[64])
 
 
-ACTS: list[Activation] = ["silu", "gelu_tanh", "gelu", "sigmoid", "relu2", "clamped_swiglu"]
+ACTS: list[Activation] = ["silu", "gelu_tanh", "gelu", "sigmoid", "relu2", "clamped_swiglu", "quick_gelu"]
 OPS: dict[str, Callable[[Backend, Tensor, Tensor], Tensor]] = {
     "clip": lambda be, x, y: be.clip(x, 0.7),
     "softcap": lambda be, x, y: be.softcap(x, 5.0),

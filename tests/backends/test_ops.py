@@ -193,7 +193,7 @@ CASES = [
     *(embed(form) for form in NATIVE),
     Case("norms", norms),
     Case("plain", plain),
-    *(activate(act) for act in ("silu", "gelu_tanh", "gelu", "sigmoid", "relu2", "clamped_swiglu")),
+    *(activate(act) for act in ("silu", "gelu_tanh", "gelu", "sigmoid", "relu2", "clamped_swiglu", "quick_gelu")),
     gated("Q4_K"),
     gated("F32"),
     experts("Q8_0", True, 1),

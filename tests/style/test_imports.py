@@ -26,16 +26,17 @@ ALLOWED: dict[str, set[str]] = {
     "weights": {"errors", "regular_file", "_native"},
     "text": {"errors", "regular_file"},
     "hub": {"errors", "regular_file"},
+    "images": {"errors", "models.config", "models.files"},
     "kv": {"errors"},
     "backends": {"errors", "weights", "_native", "_vulkan", "collector"},
     "models": {"errors", "regular_file", "config", "weights", "backends.api"},
     "executor": {"errors", "regular_file", "weights", "backends", "models", "kv"},
     "engine": {*ENGINE, "executor"},
     "generation": {"errors", "config", "grammar", "text", "engine"},
-    "loading": {*CORE, "hub", "engine", "executor", "collector"},
+    "loading": {*CORE, "hub", "engine", "executor", "collector", "images"},
     "library": {
         *("errors", "regular_file", "config", "models", "kv", "text", "grammar", "backends.api"),
-        *("hub", "engine", "executor", "generation", "loading", "collector"),
+        *("hub", "engine", "executor", "generation", "loading", "collector", "images"),
     },
     "tools": {*CORE, *("hub", "engine", "generation", "loading", "library", "__init__")},
     "server": {
@@ -50,6 +51,7 @@ ALLOWED: dict[str, set[str]] = {
             "generation",
             "loading",
             "library",
+            "images",
             "__init__",
         ),
         "backends.host.memory",
@@ -62,7 +64,7 @@ ALLOWED: dict[str, set[str]] = {
     "__init__": {"errors", "config", "library"},
     "__main__": {"cli"},
 }
-ONLY = {"torch": "backends/cuda", "triton": "backends/cuda"}
+ONLY = {"torch": "backends/cuda", "triton": "backends/cuda", "PIL": "images"}
 NATIVE = ("_native", "_vulkan")  # modules of C++
 # What those above an executor may know of the op interface: arrays, and the sizes and inputs of steps.
 ABOVE = ("engine", "generation", "library", "server")

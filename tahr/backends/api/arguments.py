@@ -5,7 +5,7 @@ from typing import Literal
 
 from tahr.backends.api.tensors import Floats, Linear, Tensor, Vector
 
-Activation = Literal["silu", "gelu_tanh", "gelu", "sigmoid", "relu2", "clamped_swiglu"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "sigmoid", "relu2", "clamped_swiglu", "quick_gelu"]
 RopeStyle = Literal["halves", "pairs"]
 
 

@@ -119,7 +119,7 @@ class Ops(Recording):
     def activate(self, gate: Tensor, up: Tensor | None, act: Activation) -> Tensor:
         """act(gate) * up, or act(gate) without up. gelu_tanh is the tanh approximation, gelu the exact one.
 
-        relu2 is max(gate, 0) squared.
+        relu2 is max(gate, 0) squared, quick_gelu is gate * sigmoid(1.702 gate).
 
         clamped_swiglu is g * sigmoid(1.702 g) * (u + 1) for g = min(gate, 7) and u = up held within +-7.
         """

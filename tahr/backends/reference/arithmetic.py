@@ -100,6 +100,10 @@ def gelu(x: Floats) -> Floats:
     return y
 
 
+def quick_gelu(x: Floats) -> Floats:
+    return x * sigmoid(F32(1.702) * x)
+
+
 def relu2(x: Floats) -> Floats:
     positive = np.maximum(x, 0)
     return np.square(positive)
@@ -118,6 +122,7 @@ ACTIVATIONS: dict[Activation, Callable[[Floats], Floats]] = {
     "gelu": gelu,
     "sigmoid": sigmoid,
     "relu2": relu2,
+    "quick_gelu": quick_gelu,
 }
 
 

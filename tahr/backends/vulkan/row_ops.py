@@ -29,7 +29,7 @@ from tahr.backends.vulkan.shaders import Kernels
 # The ops of map.comp.
 ADD, SCALE, SOFTCAP, CLIP, COLUMNS, GATE, GATHER, SCALE_QUERIES, JOIN, ACTIVATE, ACTIVATE_UP, COS_SIN = range(12)
 # The activations of activation.glsl.
-ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "sigmoid": 3, "relu2": 4, "clamped_swiglu": 5}
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "sigmoid": 3, "relu2": 4, "clamped_swiglu": 5, "quick_gelu": 6}
 MAP_THREADS = 128
 NORM_THREADS = (64, 256, 512)
 NORM_CODES_AT = 56  # bytes of constants before the address of codes

@@ -1,4 +1,4 @@
-"""`tahr embed`: texts as vectors."""
+"""`tahr embed`: texts and images as vectors."""
 
 import argparse
 import csv
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from tahr.cli.bench.bench_shapes import positive
 from tahr.cli.chat.prompt import read_file, read_stdin, stdin_is_terminal
@@ -21,15 +21,23 @@ if TYPE_CHECKING:
     from tahr import LLM
     from tahr.backends.api import Floats
 
-HELP = "turn texts into vectors"
-N_TOGETHER = 1024  # texts whose vectors are written at once
+HELP = "turn texts and images into vectors"
+N_TOGETHER = 1024  # items whose vectors are written at once
 
 EXAMPLES = """\
 examples:
   tahr embed minilm "The cat sat on the mat"
   tahr embed minilm --text "one text" --text "another"
   tahr embed minilm --file sentences.txt --format csv -o vectors.csv      a text per line
-  tahr embed minilm --dimensions 128 < sentences.txt"""
+  tahr embed minilm --dimensions 128 < sentences.txt
+  tahr embed ./clip-vit-base-patch32 --text "a photo of a cat" --image cat.jpg --image dog.png"""
+
+
+class EmbedInput(NamedTuple):
+    """A text, or the path of an image."""
+
+    text: str
+    kind: str  # name of its column: text or image
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="*", metavar="TEXT", help="a text; the same as --text")
     texts = parser.add_mutually_exclusive_group()
     texts.add_argument("--text", action="append", metavar="TEXT", help="a text; may be given several times")
+    parser.add_argument("--image", action="append", metavar="FILE", help="an image; may be given several times")
     texts.add_argument("--file", type=Path, metavar="FILE", help="a text per line; without both, standard input is")
     parser.add_argument("--format", choices=FORMATS, default="json", help="what a line is: an object, a row, numbers")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead of standard output")
@@ -54,28 +63,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    texts = read_texts(args)
+    items = read_items(args)
     config = within_cores(EngineConfig(backend=args.backend, n_threads=args.threads, quantize=args.quantize), note)
 
     from tahr import LLM
     from tahr.hub.progress import Progress
 
     with LLM(args.model, config=config, progress=Progress(sys.stderr)) as llm, opened(args.output) as out:
-        for first in range(0, len(texts), N_TOGETHER):
-            some = texts[first : first + N_TOGETHER]
+        for first in range(0, len(items), N_TOGETHER):
+            some = items[first : first + N_TOGETHER]
             out.write(FORMATS[args.format](some, vectors(llm, some, args), first == 0))
     return 0
 
 
-def vectors(llm: "LLM", texts: list[str], args: argparse.Namespace) -> "Floats":
+def vectors(llm: "LLM", items: list[EmbedInput], args: argparse.Namespace) -> "Floats":
+    """Texts come before images, as they do among the items."""
+    images = [item.text for item in items if item.kind == "image"]
     return llm.embed(
-        texts,
+        [item.text for item in items if item.kind == "text"],
         args.pooling,
+        images=images or None,
         normalize=args.normalize,
         dimensions=args.dimensions,
         prompt_name=args.prompt_name,
         truncate=args.truncate,
     )
+
+
+def read_items(args: argparse.Namespace) -> list[EmbedInput]:
+    """Texts and images to embed; standard input is not read where images are named."""
+    has_texts = args.words or args.text is not None or args.file is not None
+    texts = read_texts(args) if has_texts or not args.image else []
+    return [EmbedInput(text, "text") for text in texts] + [EmbedInput(path, "image") for path in args.image or ()]
 
 
 def read_texts(args: argparse.Namespace) -> list[str]:
@@ -123,26 +142,29 @@ def opened(path: Path | None) -> Iterator[TextIO]:
         raise
 
 
-def as_json(texts: list[str], rows: "Floats", is_first: bool) -> str:
+def as_json(items: list[EmbedInput], rows: "Floats", is_first: bool) -> str:
     """An object per line."""
     width = rows.shape[1]
-    made = ({"text": t, "embedding": row.tolist(), "dimensions": width} for t, row in zip(texts, rows, strict=True))
+    made = (
+        {item.kind: item.text, "embedding": row.tolist(), "dimensions": width}
+        for item, row in zip(items, rows, strict=True)
+    )
     return "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in made)
 
 
-def as_csv(texts: list[str], rows: "Floats", is_first: bool) -> str:
-    """The text, then its numbers, below a line that names the columns."""
+def as_csv(items: list[EmbedInput], rows: "Floats", is_first: bool) -> str:
+    """The text or the path, then its numbers, below a line that names the columns."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     if is_first:
         writer.writerow(["text", *range(rows.shape[1])])
-    writer.writerows([text, *row.tolist()] for text, row in zip(texts, rows, strict=True))
+    writer.writerows([item.text, *row.tolist()] for item, row in zip(items, rows, strict=True))
     return out.getvalue()
 
 
-def as_raw(texts: list[str], rows: "Floats", is_first: bool) -> str:
+def as_raw(items: list[EmbedInput], rows: "Floats", is_first: bool) -> str:
     """Numbers alone, a vector per line."""
     return "".join(f"{' '.join(map(str, row.tolist()))}\n" for row in rows)
 
 
-FORMATS: dict[str, Callable[[list[str], "Floats", bool], str]] = {"json": as_json, "csv": as_csv, "raw": as_raw}
+FORMATS: dict[str, Callable[[list[EmbedInput], "Floats", bool], str]] = {"json": as_json, "csv": as_csv, "raw": as_raw}

@@ -52,7 +52,7 @@ class SequenceMemory:
 
     @property
     def n_waiting(self) -> int:
-        return len(self.queues[Output.LOGITS]) + len(self.queues[Output.HIDDEN])
+        return sum(map(len, self.queues.values()))
 
     def add(self, seq: Sequence) -> None:
         """Queue a sequence."""

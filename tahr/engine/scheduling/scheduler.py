@@ -14,6 +14,7 @@ from tahr.kv.prefix import PrefixCache
 from tahr.kv.slots import StateSlots
 
 LAST_STEP = attrgetter("last_step")
+NOT_SAMPLED = (Output.HIDDEN, Output.VECTORS)
 PATIENCE = 16  # steps that a decoding sequence waits for others' prompts
 
 
@@ -31,7 +32,8 @@ class Scheduler(SequenceMemory):
         super().__init__(pools, limits, prefix, order, slots)
         self.pace = PrefillPace(limits.mixed_s)
         self.n_steps = 0
-        self._limits = {Output.LOGITS: limits, Output.HIDDEN: limits.for_hidden_rows()}
+        others = limits.for_hidden_rows()
+        self._limits = {Output.LOGITS: limits, Output.HIDDEN: others, Output.VECTORS: others}
         self._last_output = Output.LOGITS
         self._at_checkpoint: list[Sequence] = []  # whose states are kept before the next step
 
@@ -47,9 +49,9 @@ class Scheduler(SequenceMemory):
         """The work of the next step; empty when nothing can be computed now. The kinds of output take turns."""
         self.n_steps += 1
         self._insert_states()
-        if not (self._n_running[Output.HIDDEN] or self.queues[Output.HIDDEN]):
+        if not any(self._n_running[output] or self.queues[output] for output in NOT_SAMPLED):
             return self._schedule_output(Output.LOGITS, self.running)
-        turns = sorted(Output, key=lambda output: output is self._last_output)
+        turns = sorted(Output, key=lambda output: (output - self._last_output - 1) % len(Output))
         for output in turns:
             work = self._schedule_output(output, [seq for seq in self.running if seq.output is output])
             if work:
@@ -111,7 +113,7 @@ class Scheduler(SequenceMemory):
         """Prompts that have begun come first, then new ones as long as there is capacity."""
         if not (prefilling or self.queues[output]):
             return
-        others_decode = work or (output is Output.HIDDEN and self._n_running[Output.LOGITS])
+        others_decode = work or (output is not Output.LOGITS and self._n_running[Output.LOGITS])
         n_most = (self.limits.n_active_prefill_tokens or self.pace.n_tokens) if others_decode else None
         budget = PrefillBudget(self._limits[output], n_most)
         for seq in prefilling:

@@ -90,6 +90,7 @@ class Sequence:
     output: Output = Output.LOGITS
     first_row: int = NO_ROW  # rows from this position on are wanted, besides the last one
     sink: Callable[[Any], None] | None = None  # takes the rows, where no tokens are sampled from them
+    patches: Any = None  # rows of an image, which is computed whole, one for each token
     stays: bool = False  # open: waits for more tokens with nothing left to compute, until it is closed
     swapped_out: bool = False  # idle, without its pages: not queued again before its owner needs it
     n_owned: int = 0  # pages up to this token may be written: nobody else needs them

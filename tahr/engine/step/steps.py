@@ -5,6 +5,8 @@ from collections.abc import Sequence as ListOf
 from time import perf_counter
 from typing import NamedTuple
 
+import numpy as np
+
 from tahr.backends.api import Floats
 from tahr.engine.sampling.sampler import Sampler
 from tahr.engine.sampling.sampling_state import Sample
@@ -64,7 +66,15 @@ class Steps:
         bucket = self.sizes.choose(output, n_rounds, counts)
         self._n_requests += 1
         return StepRequest(
-            self._n_requests, self.model, output, bucket, n_rounds, sends_rows, wants_rows, page_copies=work.copies
+            self._n_requests,
+            self.model,
+            output,
+            bucket,
+            n_rounds,
+            sends_rows,
+            wants_rows,
+            page_copies=work.copies,
+            patches=np.concatenate([seq.patches for seq in work.sequences]) if output is Output.VECTORS else None,
         )
 
     def _fill_adapters(self, work: StepWork) -> tuple[int, bool]:

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from tahr.config import whole
 from tahr.errors import ConfigError
 from tahr.executor.protocol import DecoderFacts
+from tahr.images.reading import ImageReader
 from tahr.library.inputs.arguments import token_ids
+from tahr.library.inputs.image_inputs import NO_IMAGES, ImageInput, ImageInputs, ImageRows
+from tahr.loading.text_padding import TextPadding
 from tahr.models.config.record import ModelConfig
 from tahr.models.parts.encoding import Encoding
 from tahr.text.tokens.tokenizer import Tokenizer
@@ -27,13 +30,35 @@ class TextInputs:
     encoding: Encoding | None  # None: the model generates, and has no prompts
     context_size: int
     vector_width: int  # width of embeddings, before they are cut
+    images: ImageInputs | None = None  # reader of images; None: the model reads texts alone
+    padding: TextPadding | None = None  # length of all texts; None: they are read as they are
     second_offset: int = 0  # added to the tokens of a pair's second text, see `ModelConfig.paired_types`
 
     @staticmethod
-    def of(tokenizer: Tokenizer, config: ModelConfig, facts: DecoderFacts, context_size: int) -> "TextInputs":
-        """For a loaded model."""
-        offset = config.n_vocab // 2 if config.paired_types else 0
-        return TextInputs(tokenizer, facts.encoding, context_size, facts.head_width or facts.width, offset)
+    def of(
+        tokenizer: Tokenizer,
+        config: ModelConfig,
+        facts: DecoderFacts,
+        context_size: int,
+        reader: ImageReader | None = None,
+        padding: TextPadding | None = None,
+    ) -> "TextInputs":
+        """For a loaded model, with the reader of its images."""
+        return TextInputs(
+            tokenizer,
+            facts.encoding,
+            context_size,
+            vector_width=facts.head_width or facts.width,
+            images=ImageInputs(reader, config.vision) if reader and config.vision else None,
+            padding=padding,
+            second_offset=config.n_vocab // 2 if config.paired_types else 0,
+        )
+
+    def read_images(self, images: ListOf[ImageInput]) -> list[ImageRows]:
+        """Images as the model's tower reads them; refused where it has none."""
+        if self.images is None:
+            raise ConfigError(NO_IMAGES)
+        return [self.images.read(image) for image in images]
 
     @property
     def scores_pairs(self) -> bool:
@@ -59,9 +84,12 @@ class TextInputs:
 
     def encode(self, text: str | ListOf[int], prompt: str = "", truncate: int | None = None) -> list[int]:
         """The tokens of a text, or those given; with `truncate`, its first so many, the last ones closing it."""
-        limit = self.limit(truncate)
+        tokens = self._cut(text, prompt, self.limit(truncate))
+        return self.padding.padded(tokens) if self.padding else tokens
+
+    def _cut(self, text: str | ListOf[int], prompt: str, limit: int | None) -> list[int]:
         if isinstance(text, str):
-            text = prompt + text
+            text = self.padding.cleaned(prompt + text) if self.padding else prompt + text
             text = self.tokenizer.encode(text if limit is None else self.tokenizer.beginning(text, limit))
         tokens = token_ids(text)
         if limit is None or len(tokens) <= limit:

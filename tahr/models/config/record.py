@@ -16,6 +16,7 @@ MOST_FFN = 1 << 20
 MOST_VOCAB = 1 << 22
 MOST_EXPERTS = 4096
 MOST_MULTIPLIER = 1e6
+MOST_PATCHES = 1024  # limit on an image of any size
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,37 @@ class LatentConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class VisionConfig:
+    """The tower of a model that embeds images beside texts."""
+
+    layers: "ModelConfig"
+    processor: str  # the image processor where the files name none
+    patch_size: int
+    n_positions: int  # rows of the table of positions, that of the class token among them
+    width_out: int  # width of vectors, made of images or texts
+    head: Literal["class", "probe"]  # part that makes one row of all
+    patch_bias: bool = False
+    resized: bool = False  # images differ in size, and the grid of positions is resized to each
+    text_pooling: str = "last"
+    text_bias: bool = False  # bias of the linear that texts go through after pooling
+    n_padded: int = 0  # texts are padded to so many tokens, which all count; 0: they are not
+
+    @property
+    def n_patches(self) -> int:
+        """Patches of an image, where all have one size."""
+        return self.n_positions - (self.head == "class")
+
+    @property
+    def n_most_patches(self) -> int:
+        return MOST_PATCHES if self.resized else self.n_patches
+
+    @property
+    def row_width(self) -> int:
+        """Width of an input row: the numbers of a patch and, where positions are resized, its shares of each."""
+        return 3 * self.patch_size**2 + (self.n_positions if self.resized else 0)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """A decoder in numbers. Multipliers are 1 and softcaps 0 where a family has none."""
 
@@ -125,6 +157,7 @@ class ModelConfig:
     final_norm: bool = True  # a norm follows the last layer
     n_labels: int = 0  # classes of a text classifier; 0: it is none
     paired_types: bool = False  # tokens of a pair's second text are other rows of the table than those of the first
+    vision: VisionConfig | None = None
     guess: str = ""  # reason for the family, where the file did not name it
 
     def __post_init__(self) -> None:
@@ -157,6 +190,15 @@ class ModelConfig:
         ]
 
     @property
+    def embeds_whole(self) -> bool:
+        """Whether texts are embedded and never continued, so that nothing of them is kept."""
+        return self.bidirectional or self.vision is not None
+
+    @property
     def windows(self) -> tuple[int, ...]:
-        """How much of a text every layer has to remember; 0: all of it, as an encoder needs while it reads the text."""
-        return tuple(0 if self.bidirectional else kind.window for kind in self.kinds)
+        """How much of a text every layer has to remember; 0: all of it, as an encoder needs while it reads the text.
+
+        The memory of a tower comes last.
+        """
+        of_layers = tuple(0 if self.bidirectional else kind.window for kind in self.kinds)
+        return (*of_layers, 0) if self.vision else of_layers

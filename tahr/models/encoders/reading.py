@@ -48,6 +48,10 @@ def hf_encoding(config: Mapping[str, Any], cfg: ModelConfig, files: SentenceFile
             raise CorruptFile(f"classifier_pooling is {pooling[:80]!r}, but it must be cls or mean.")
         sigmoid = has_sigmoid(config, files.activation if files else "")
         return Encoding(pooling, scores_pairs=True, sigmoid=sigmoid, max_tokens=files.max_tokens if files else None)
+    if cfg.vision:
+        vision = cfg.vision
+        dense = Dense(cfg.width, vision.width_out, vision.text_bias)
+        return Encoding(vision.text_pooling, dense=(dense,), n_padded=vision.n_padded)
     if files is None:
         note = "No modules.json says how states become vectors: their mean is taken."
         return Encoding(note=note) if cfg.bidirectional else None

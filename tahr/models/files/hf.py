@@ -17,6 +17,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
     "gelu": "gelu",
+    "quick_gelu": "quick_gelu",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
     "relu2": "relu2",
@@ -36,7 +37,7 @@ def read_hf(config: Mapping[str, Any], family: Family) -> ModelConfig:
     """The numbers in a config.json of that family."""
     quant_scheme(config, family)
     f = Fields(with_common_names({**family.hf_defaults, **text_part(config)}, family), "config.json")
-    cfg = family.refine_hf(f, common(f, family))
+    cfg = family.refine_hf(f, common(f, family.name))
     refuse_classifier(f, cfg)
     return cfg if cfg.bidirectional or f.flag("is_causal", True) else both_ways(cfg)
 
@@ -93,7 +94,8 @@ def quant_scheme(config: Mapping[str, Any], family: Family) -> Scheme | None:
     return None
 
 
-def common(f: Fields, family: Family) -> ModelConfig:
+def common(f: Fields, family: str) -> ModelConfig:
+    """The numbers that all families have."""
     n_layers = f.count("num_hidden_layers", limits.MOST_LAYERS)
     width = f.count("hidden_size", limits.MOST_WIDTH)
     n_heads = f.count("num_attention_heads", limits.MOST_HEADS)
@@ -101,7 +103,7 @@ def common(f: Fields, family: Family) -> ModelConfig:
     rope = hf_rope(f, head_dim, "full_attention")
     bias = f.flag("attention_bias")
     return ModelConfig(
-        family=family.name,
+        family=family,
         n_layers=n_layers,
         width=width,
         n_heads=n_heads,

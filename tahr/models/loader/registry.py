@@ -43,6 +43,9 @@ from tahr.models.families.smollm3 import SMOLLM3
 from tahr.models.family import Family
 from tahr.models.files.gguf import read_gguf
 from tahr.models.files.hf import read_hf
+from tahr.models.towers.chinese_clip import CHINESE_CLIP
+from tahr.models.towers.clip import CLIP
+from tahr.models.towers.siglip import SIGLIP, SIGLIP2
 from tahr.weights.tensor import HostTensor
 
 # Keys are the `model_type` of config.json; some GGUF architectures have the same names.
@@ -102,6 +105,10 @@ FAMILIES: dict[str, Family] = {
     "xlm-roberta": ROBERTA,
     "modernbert": MODERN_BERT,
     "nomic_bert": NOMIC_BERT,
+    "clip": CLIP,
+    "chinese_clip": CHINESE_CLIP,
+    "siglip": SIGLIP,
+    "siglip2": SIGLIP2,
 }
 # GGUF architectures that have other names than the `model_type` of the same family.
 ARCHITECTURES: dict[str, Family] = {

@@ -25,6 +25,7 @@ class Encoding:
     default_prompt: str = ""  # the name of the one that texts get where none is asked for
     dense: tuple[Dense, ...] = ()
     max_tokens: int | None = None  # limit on a text; None: all positions of the model
+    n_padded: int = 0  # texts are padded to so many tokens, which all count; 0: they are not
     scores_pairs: bool = False
     sigmoid: bool = True  # a cross-encoder's scores are probabilities
     note: str = ""  # remark for the load log

@@ -179,6 +179,10 @@ class Weights:
         given = (self.config, self.tensors, self.backend, self.progress)
         return Weights(*given, prefix, self.counts, self.change, self.lora_rows)
 
+    def of(self, config: ModelConfig) -> "Weights":
+        """View of these tensors for layers of other numbers, which are not rounded and have no room for adapters."""
+        return Weights(config, self.tensors, self.backend, self.progress, self.prefix, self.counts)
+
     def matrix(self, name: str, n_rows: int, n_cols: int) -> Weight:
         """The matrix `name`."""
         return self.give(name, self.find(name, (n_rows, n_cols)))

@@ -23,7 +23,7 @@ struct Named {
 constexpr Named<Activation> ACTIVATIONS[] = {
     {"silu", Activation::silu}, {"gelu_tanh", Activation::gelu_tanh}, {"gelu", Activation::gelu},
     {"sigmoid", Activation::sigmoid}, {"relu2", Activation::relu2},
-    {"clamped_swiglu", Activation::clamped_swiglu}};
+    {"clamped_swiglu", Activation::clamped_swiglu}, {"quick_gelu", Activation::quick_gelu}};
 constexpr Named<RopeStyle> ROPE_STYLES[] = {{"halves", RopeStyle::halves}, {"pairs", RopeStyle::pairs}};
 constexpr Named<KvType> KV_TYPES[] = {{"f32", KvType::f32}, {"f16", KvType::f16}, {"bf16", KvType::bf16}, {"q8_0", KvType::q8_0}};
 

@@ -84,6 +84,8 @@ Floats gelu(Floats x) {
   return fnma(mul(set1(0.5f), size), erfc_over_sqrt2(size), max(x, set1(0.0f)));
 }
 
+Floats quick_gelu(Floats x) { return mul(x, sigmoid(mul(x, set1(1.702f)))); }
+
 // In this order NaN stays NaN.
 Floats relu2(Floats x) { return mul(max(set1(0.0f), x), max(set1(0.0f), x)); }
 
@@ -169,6 +171,7 @@ void activate(const ActivateOp& op, Worker worker) {
     case Activation::gelu: return with([](Floats x) { return gelu(x); });
     case Activation::sigmoid: return with([](Floats x) { return sigmoid(x); });
     case Activation::relu2: return with([](Floats x) { return relu2(x); });
+    case Activation::quick_gelu: return with([](Floats x) { return quick_gelu(x); });
     case Activation::clamped_swiglu:
       return for_chunks([&](Range chunk) { map(chunk, op.gate, op.up, op.out, clamped_swiglu); });
   }

@@ -7,7 +7,7 @@
 
 namespace tahr {
 
-enum class Activation : int32_t { silu, gelu_tanh, gelu, sigmoid, relu2, clamped_swiglu };
+enum class Activation : int32_t { silu, gelu_tanh, gelu, sigmoid, relu2, clamped_swiglu, quick_gelu };
 
 // out = columns begin .. begin + width of x
 struct ColumnsOp {

@@ -212,7 +212,7 @@ int check_rows(const Isa& isa, Pool& pool) {
     if (!ok) printf("FAIL %s %s\n", isa.name, what);
     n_failed += !ok;
   };
-  for (auto act : {Activation::silu, Activation::gelu_tanh, Activation::gelu})
+  for (auto act : {Activation::silu, Activation::gelu_tanh, Activation::gelu, Activation::quick_gelu})
     check(close(activations(mine, pool, act), activations(plain, pool, act), 1e-6f), "activation");
   check(close(plain_ops(mine, pool), plain_ops(plain, pool), 1e-6f), "norm, softcap or add");
   check(quantises_what_it_writes(isa, pool), "rows left as int8");

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tahr.config import LoraChoice, SamplingParams
 from tahr.generation.delivery import OnChunk
-from tahr.library.embeddings import EmbeddingOptions
+from tahr.library.embeddings import EmbeddingOptions, Item
 from tahr.library.inputs.text_inputs import TextInputs
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ class ServedEngine(Protocol):
         """Queue a request; refused with a TahrError if it could never run. With `whole` each choice is one chunk."""
 
     async def embed(
-        self, texts: Sequence[list[int]], options: EmbeddingOptions, lora: Sequence[LoraChoice] = ()
+        self, items: Sequence[Item], options: EmbeddingOptions, lora: Sequence[LoraChoice] = ()
     ) -> "NDArray[np.float32]":
-        """Compute the vector of each text, given as tokens: [n_texts, width]."""
+        """Compute the vector of each text, given as tokens, and of each image: [n_items, width]."""
 
     def adapters(self) -> "Sequence[LoadedAdapter]":
         """The adapters that requests may name."""

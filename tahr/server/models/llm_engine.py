@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tahr.config import LoraChoice
 from tahr.library.async_llm import AsyncLLM, Stream
-from tahr.library.embeddings import EmbeddingOptions
+from tahr.library.embeddings import EmbeddingOptions, Item
 from tahr.server.models.engine_port import PromptProgress
 from tahr.server.models.idle_warming import IdleWarming
 
@@ -68,10 +68,10 @@ class LlmEngine:
         return LlmStream(await self._llm.submit_resolved(resolved, whole))
 
     async def embed(
-        self, texts: Sequence[list[int]], options: EmbeddingOptions, lora: Sequence[LoraChoice] = ()
+        self, items: Sequence[Item], options: EmbeddingOptions, lora: Sequence[LoraChoice] = ()
     ) -> "NDArray[np.float32]":
-        """Compute the vector of each text, given as tokens."""
-        return await self._llm.vectors(texts, options, lora)
+        """Compute the vector of each text, given as tokens, and of each image."""
+        return await self._llm.vectors(items, options, lora)
 
     def adapters(self) -> "Sequence[LoadedAdapter]":
         """The adapters that requests may name."""

@@ -171,7 +171,16 @@ def request_of(data: bytes, texts: bool) -> Any:
         body = json.loads(data)
     except ValueError:
         return {"not_json": len(data)}
-    return body if texts else shape(body)
+    return without_images(body) if texts else shape(body)
+
+
+def without_images(value: Any) -> Any:
+    """A body with each image replaced by its length."""
+    if isinstance(value, str):
+        return {"image_chars": len(value)} if value.startswith("data:image/") else value
+    if isinstance(value, dict):
+        return {key: without_images(inner) for key, inner in value.items()}
+    return [without_images(inner) for inner in value] if isinstance(value, list) else value
 
 
 def shape(value: Any, field: str = "") -> Any:

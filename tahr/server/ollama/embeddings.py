@@ -2,11 +2,13 @@
 
 from functools import partial
 from time import perf_counter
+from typing import cast
 
 import msgspec
 
 from tahr.library.embeddings import EmbeddingOptions, check_dimensions
 from tahr.server.bodies.decoding import decode
+from tahr.server.bodies.inputs import Inputs
 from tahr.server.http.errors import HttpError
 from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
@@ -19,6 +21,7 @@ from tahr.server.ollama.generation import kept_alive
 from tahr.server.ollama.replies import OllamaEmbeddingsReply, OllamaEmbedReply
 from tahr.server.openai.bodies import EmbeddingBody
 from tahr.server.openai.embeddings import Vectors, encode_texts, field_errors
+from tahr.server.replies.prompts import texts_of
 from tahr.server.state.state import ServerState
 
 EMBED = msgspec.json.Decoder(OllamaEmbedBody)
@@ -65,9 +68,9 @@ def encoded(engine: ServedEngine, texts: list[str], body: OllamaEmbedBody) -> li
     with field_errors("dimensions"):
         check_dimensions(body.dimensions, engine.inputs.vector_width)
     n_kept = None if body.truncate is False else engine.context_size
-    requested = EmbeddingBody(input=list(texts), truncate_prompt_tokens=n_kept)
+    requested = EmbeddingBody(truncate_prompt_tokens=n_kept)
     try:
-        return encode_texts(engine, requested)
+        return encode_texts(engine, texts_of(cast(Inputs, texts), "input"), requested)
     except HttpError as error:
         message = error.message.replace("send truncate_prompt_tokens", "leave out truncate")
         raise HttpError(error.status, message, param=error.param, code=error.code) from error

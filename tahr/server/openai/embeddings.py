@@ -1,7 +1,7 @@
 """/v1/embeddings."""
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from tahr.config import LoraChoice
 from tahr.errors import ConfigError
-from tahr.library.embeddings import EmbeddingOptions, check_dimensions
+from tahr.library.embeddings import EmbeddingOptions, Item, check_dimensions, check_for_images
+from tahr.library.inputs.image_inputs import ImageRows
 from tahr.server.bodies.decoding import decode
 from tahr.server.bodies.sampling_fields import lora_of
 from tahr.server.http.errors import bad_field
@@ -22,8 +23,9 @@ from tahr.server.models.chosen import chosen_model
 from tahr.server.models.engine_port import ServedEngine
 from tahr.server.models.registry import ModelRegistry, ServedModel
 from tahr.server.openai.bodies import EmbeddingBody
+from tahr.server.openai.embedding_items import SentImage, check_images, read_image, sent_items
 from tahr.server.openai.replies import Embedding, EmbeddingReply, EmbeddingUsage
-from tahr.server.replies.prompts import check_text_size, check_tokens, texts_of
+from tahr.server.replies.prompts import check_text_size, check_tokens
 from tahr.server.state.state import ServerState
 
 BODY = msgspec.json.Decoder(EmbeddingBody)
@@ -35,27 +37,29 @@ Vectors = NDArray[np.float32]  # [n_texts, width]
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """A request, checked, with its texts as tokens."""
+    """A request, checked, with its texts as tokens and its images as rows."""
 
     body: EmbeddingBody
     model: ServedModel
-    texts: list[list[int]]
+    items: list[Item]
     options: EmbeddingOptions
     lora: tuple[LoraChoice, ...]
 
 
 async def embed(request: HttpRequest, state: ServerState) -> None:
-    """Texts as vectors of length 1."""
+    """Texts and images as vectors of length 1."""
     sent = await request.body()
-    requested = await state.text_pool.run_for(request, partial(prepare, state.models, sent), len(sent))
+    requested = await state.text_pool.run_for(
+        request, partial(prepare, state.models, sent, state.settings.max_images), len(sent)
+    )
     with state.admission.admitted(request, requested.model), request.cancellable():
-        vectors = await requested.model.engine.embed(requested.texts, requested.options, requested.lora)
+        vectors = await requested.model.engine.embed(requested.items, requested.options, requested.lora)
         data = await state.text_pool.run(partial(written, vectors, requested))
     await request.respond(data)
 
 
-def prepare(models: ModelRegistry, data: bytes) -> EmbeddingRequest:
-    """Check a request, and turn its texts into tokens."""
+def prepare(models: ModelRegistry, data: bytes, max_images: int) -> EmbeddingRequest:
+    """Check a request, turn its texts into tokens, and read its images."""
     body = decode(BODY, data)
     model, lora = chosen_model(models, body.model, lora_of(body.lora))
     for name, allowed in (("encoding_format", FORMS), ("pooling", POOLINGS)):
@@ -65,13 +69,26 @@ def prepare(models: ModelRegistry, data: bytes) -> EmbeddingRequest:
     with field_errors("dimensions"):
         check_dimensions(body.dimensions, model.engine.inputs.vector_width)
     options = EmbeddingOptions(body.pooling, body.normalize is not False, body.dimensions)
-    return EmbeddingRequest(body, model, encode_texts(model.engine, body), options, lora)
+    return EmbeddingRequest(body, model, read_items(model.engine, body, options, lora, max_images), options, lora)
 
 
-def encode_texts(engine: ServedEngine, body: EmbeddingBody) -> list[list[int]]:
+def read_items(
+    engine: ServedEngine, body: EmbeddingBody, options: EmbeddingOptions, lora: tuple[LoraChoice, ...], max_images: int
+) -> list[Item]:
+    """The tokens of all texts and the rows of all images, in their order."""
+    sent = sent_items(body)
+    images = [item for item in sent if isinstance(item, SentImage)]
+    if images:
+        check_images(engine, images, max_images)
+        with field_errors("pooling" if options.pooling else "lora"):
+            check_for_images(options, lora)
+    tokens = iter(encode_texts(engine, [item for item in sent if not isinstance(item, SentImage)], body))
+    return [read_image(engine, item) if isinstance(item, SentImage) else next(tokens) for item in sent]
+
+
+def encode_texts(engine: ServedEngine, texts: Sequence[str | list[int]], body: EmbeddingBody) -> list[list[int]]:
     """The tokens of all texts, with the prompt that is asked for; too long a text is cut only if that is."""
     refuse_scorer(engine)
-    texts = texts_of(body.input, "input")
     prompt = prompt_of(engine, body)
     for text in texts:
         if not isinstance(text, str):
@@ -101,7 +118,7 @@ def prompt_of(engine: ServedEngine, body: EmbeddingBody) -> str:
 
 
 def check_lengths(engine: ServedEngine, texts: list[list[int]], field: str) -> None:
-    longest = max(map(len, texts))
+    longest = max(map(len, texts), default=0)
     context_size = engine.context_size
     if longest > context_size:
         limit = f"This model's maximum context length is {context_size} tokens"
@@ -124,7 +141,7 @@ def written(vectors: Vectors, requested: EmbeddingRequest) -> bytes:
         data = [Embedding(i, base64.b64encode(row.astype("<f4").tobytes()).decode()) for i, row in enumerate(vectors)]
     else:
         data = [Embedding(i, row.tolist()) for i, row in enumerate(vectors)]
-    n_tokens = sum(map(len, requested.texts))
+    n_tokens = sum(item.n_patches if isinstance(item, ImageRows) else len(item) for item in requested.items)
     return encode(
         EmbeddingReply(requested.body.model or requested.model.name, data, EmbeddingUsage(n_tokens, n_tokens))
     )

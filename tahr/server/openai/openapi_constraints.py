@@ -9,6 +9,7 @@ from tahr.config import Range, SamplingParams, whole
 from tahr.library.inputs.text_inputs import INPUT_TYPES
 from tahr.server.bodies.decoding import ONLY
 from tahr.server.bodies.messages import ROLES, ContentPart, Message
+from tahr.server.openai.embedding_items import MODALITIES
 from tahr.server.openai.embeddings import FORMS, POOLINGS
 from tahr.server.openai.sampling import SPELLED
 from tahr.server.replies.params import MAX_CHARS, MAX_CHOICES, MAX_TOP_LOGPROBS, MOST
@@ -39,6 +40,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "type": ("text",),
     "encoding_format": FORMS,
     "pooling": POOLINGS,
+    "modality": MODALITIES,
     "input_type": tuple(INPUT_TYPES),
     "mirostat": (0, 2),
     "tool_choice": ("auto", "none", "required", "any"),

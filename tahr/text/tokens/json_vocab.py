@@ -16,12 +16,12 @@ from tahr.text.tokens.json_object import read_bytes, read_object
 from tahr.text.tokens.json_parts import encoder_of
 from tahr.text.tokens.long_text import Encoder
 from tahr.text.tokens.vocab import LibraryErrors, Vocab, alias, metaspace, wordpiece
+from tahr.text.tokens.vocab_txt import tokenizer_json
 
 _FOREIGN = {
     "tokenizer.model": "a SentencePiece model",
     "tekken.json": "a Mistral tokenizer",
     "vocab.json": "a slow BPE tokenizer",
-    "vocab.txt": "a slow WordPiece tokenizer",
 }
 
 _BESIDE = ("special_tokens_map.json", "tokenizer_config.json", "config.json", "generation_config.json")
@@ -30,14 +30,17 @@ _BESIDE = ("special_tokens_map.json", "tokenizer_config.json", "config.json", "g
 def read_dir(path: Path) -> Vocab:
     """The vocabulary of a directory in the Hugging Face layout."""
     file = path / "tokenizer.json"
-    if not file.is_file():
+    pieces = path / "vocab.txt"
+    if not file.is_file() and not pieces.is_file():
         found = [f"{name} is {what}" for name, what in _FOREIGN.items() if (path / name).is_file()]
         hint = f" ({'; '.join(found)}, which needs converting)" if found else ""
         raise TokenizerError(f"There is no tokenizer.json in {path}{hint}: add the one of this model.")
     beside = {name: read_object(path / name, TokenizerError) for name in _BESIDE}
     config = beside["special_tokens_map.json"] | beside["tokenizer_config.json"]
     generation = beside["config.json"] | beside["generation_config.json"]
-    return read_json(read_bytes(file, TokenizerError), config, generation)
+    if file.is_file():
+        return read_json(read_bytes(file, TokenizerError), config, generation)
+    return read_json(tokenizer_json(read_bytes(pieces, TokenizerError), config), config, generation)
 
 
 def read_json(data: bytes | str, config: Mapping[str, Any], generation: Mapping[str, Any]) -> Vocab:

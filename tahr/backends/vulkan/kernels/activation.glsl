@@ -1,5 +1,5 @@
 // Activations of gated layers, by number.
-const uint SILU = 0, GELU_TANH = 1, GELU = 2, SIGMOID = 3, RELU2 = 4, CLAMPED_SWIGLU = 5;
+const uint SILU = 0, GELU_TANH = 1, GELU = 2, SIGMOID = 3, RELU2 = 4, CLAMPED_SWIGLU = 5, QUICK_GELU = 6;
 
 float sigmoid_of(float x) { return 1 / (1 + exp(-x)); }
 
@@ -21,6 +21,7 @@ float activated(uint act, float x) {
   if (act == GELU_TANH) return 0.5 * x * (1 + tanh_of(0.7978845608 * (x + 0.044715 * x * x * x)));
   if (act == GELU) return 0.5 * x * (1 + erf_of(x * 0.70710678118));
   if (act == SIGMOID) return sigmoid_of(x);
+  if (act == QUICK_GELU) return x * sigmoid_of(1.702 * x);
   const float positive = max(x, 0);
   return positive * positive;
 }

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 from tahr.server.bodies.decoding import Inert, Limited
-from tahr.server.bodies.inputs import Inputs, Prompts
+from tahr.server.bodies.inputs import EmbeddingInput, EmbeddingMessage, Prompts
 from tahr.server.bodies.messages import Message
 from tahr.server.bodies.sampling_fields import LlamaSamplingFields, Lora
 
@@ -101,7 +101,9 @@ class CompletionBody(GenerationBody, kw_only=True):
 class EmbeddingBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of /v1/embeddings."""
 
-    input: Inputs
+    input: EmbeddingInput | None = None  # one of it and `messages`
+    messages: list[EmbeddingMessage] | None = None
+    modality: str | None = None
     model: str | None = None
     lora: Lora = None
     encoding_format: str | None = None

@@ -16,6 +16,7 @@ UNGATED: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": torch.nn.functional.silu,
     "sigmoid": torch.sigmoid,
     "relu2": lambda x: torch.relu(x).square(),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "gelu": torch.nn.functional.gelu,
     "gelu_tanh": partial(torch.nn.functional.gelu, approximate="tanh"),
 }
@@ -175,6 +176,8 @@ def activated(x, act: tl.constexpr):
         share = tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))  # (1 + tanh(u)) / 2 = sigmoid(2 u)
     elif act == "relu2":
         share = tl.maximum(x, 0.0)
+    elif act == "quick_gelu":
+        share = tl.sigmoid(1.702 * x)
     else:
         tl.static_assert(act == "gelu")
         share = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))

@@ -1,0 +1,229 @@
+"""Image processors, as a checkpoint's preprocessor_config.json describes them: bit for bit those of transformers that
+work with Pillow."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tahr.errors import UnsupportedModel
+from tahr.images.sizing import Exactly, MostPatches, ShortestEdge, Sizing
+from tahr.models.config.fields import Fields
+from tahr.models.files.json_files import read_json
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Pixels = NDArray[np.uint8]  # [height, width, 3]
+Floats = NDArray[np.float32]
+
+FILE = "preprocessor_config.json"
+MOST_JSON_BYTES = 1 << 20
+MOST_SIDE = 4096
+MOST_PATCHES = 4096
+BILINEAR = 2
+BICUBIC = 3
+CLIP_MEAN = [0.48145466, 0.4578275, 0.40821073]
+CLIP_STD = [0.26862954, 0.26130258, 0.27577711]
+HALVES = [0.5, 0.5, 0.5]
+
+
+@dataclass(frozen=True, slots=True)
+class Patches:
+    """An image as rows of pixels, one row per patch, from the top left on."""
+
+    values: Floats  # [n, patch_size * patch_size * 3]
+    n_high: int
+    n_wide: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageProcessor:
+    """Resizes, crops, turns levels of colour into numbers, and cuts into patches."""
+
+    sizing: Sizing
+    resample: int  # Pillow's number of a filter
+    crop: tuple[int, int] | None  # height, width
+    table: Floats  # [256, 3], the number for each level of each colour
+    patch_size: int
+    by_pixel: bool = False  # the colours of a pixel are neighbours in a row; otherwise the pixels of a colour are
+    on_white: bool = True  # a colour that a file declares transparent becomes white; channels of transparency never do
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of what it makes; None: they follow from the image."""
+        if self.crop or not isinstance(self.sizing, Exactly):
+            return self.crop
+        return self.sizing.height, self.sizing.width
+
+    @property
+    def n_patches(self) -> int | None:
+        """Limit on the patches of an image whose size is not settled."""
+        return self.sizing.n_patches if isinstance(self.sizing, MostPatches) else None
+
+    def __call__(self, image: "Image") -> Patches:
+        """The patches of an RGB image."""
+        return self.patches(self.pixel_values(image))
+
+    def pixel_values(self, image: "Image") -> Floats:
+        """The numbers of all pixels: [height, width, 3]."""
+        image = laid_on_white(image) if self.on_white else image
+        pixels = np.array(image.resize(self.sizing(*image.size), resample=self.resample))
+        if self.crop:
+            pixels = centre(pixels, *self.crop)
+        values: Floats = self.table[pixels, np.arange(3)]
+        return values
+
+    def patches(self, values: Floats) -> Patches:
+        """Whole patches alone: what is left at the right and at the bottom is nobody's."""
+        p = self.patch_size
+        n_high = values.shape[0] // p
+        n_wide = values.shape[1] // p
+        grid = values[: n_high * p, : n_wide * p].reshape(n_high, p, n_wide, p, 3)
+        axes = (0, 2, 1, 3, 4) if self.by_pixel else (0, 2, 4, 1, 3)
+        return Patches(np.ascontiguousarray(grid.transpose(axes)).reshape(n_high * n_wide, -1), n_high, n_wide)
+
+
+def laid_on_white(image: "Image") -> "Image":
+    """The image with the colour that counts as transparent, if there is one, replaced."""
+    if image.info.get("transparency") is None:
+        return image
+    from PIL import Image
+
+    clear = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), clear).convert("RGB")
+
+
+def centre(pixels: Pixels, height: int, width: int) -> Pixels:
+    """The middle of an image; black surrounds one that is smaller."""
+    have = pixels.shape[:2]
+    want = (height, width)
+    if have[0] < height or have[1] < width:
+        pads = [max(0, w - h) for h, w in zip(have, want, strict=True)]
+        before = [-(-pad // 2) for pad in pads]
+        around = [(first, pad - first) for first, pad in zip(before, pads, strict=True)]
+        pixels = np.pad(pixels, [*around, (0, 0)])
+        # Rounded down before the padding is added, as in transformers.
+        top, left = ((h - w) // 2 + first for h, w, first in zip(have, want, before, strict=True))
+    else:
+        top, left = ((h - w) // 2 for h, w in zip(have, want, strict=True))
+    return pixels[max(0, top) : top + height, max(0, left) : left + width]
+
+
+def colour_table(f: Fields, mean: list[float], std: list[float]) -> Floats:
+    """The number for each level: scaled in f64, rounded, then the mean taken away and divided in f32."""
+    scale = f.number("rescale_factor", 0, 1e6, default=1 / 255) if f.flag("do_rescale", True) else 1.0
+    levels = (np.arange(256, dtype=np.float64) * scale).astype(np.float32)[:, None]
+    if not f.flag("do_normalize", True):
+        return np.repeat(levels, 3, axis=1)
+    shift = colours(f, "image_mean", mean, low=-1e6)
+    divisor = colours(f, "image_std", std, low=0)
+    table: Floats = (levels - shift) / divisor
+    return table
+
+
+def colours(f: Fields, name: str, default: list[float], low: float) -> Floats:
+    """A number for each of red, green and blue."""
+    stated = f.get(name)
+    several = [stated] * 3 if isinstance(stated, int | float) else f.items(name, 3 if stated is not None else None)
+    numbers = [Fields({name: each}, f.where).number(name, low, 1e6) for each in several or default]
+    return np.array(numbers, np.float32)
+
+
+def resized_to(f: Fields, sides: int | None, square: int | None) -> Sizing:
+    """The rule that `size` states: one number, an edge, or both sides."""
+    if not f.flag("do_resize", True):
+        raise UnsupportedModel(f"{f.where} leaves images at their sizes, but the model reads one size.")
+    size = f.get("size")
+    if isinstance(size, Mapping) and "shortest_edge" not in size:
+        part = f.part("size")
+        return Exactly(part.count("width", MOST_SIDE), part.count("height", MOST_SIDE))
+    if isinstance(size, Mapping) and size.get("longest_edge") is not None:
+        raise UnsupportedModel(f"{f.where} limits the longest edge of images, which Tahr does not do for this model.")
+    if size is None and square:
+        return Exactly(square, square)
+    where = f.part("size") if isinstance(size, Mapping) else Fields({"shortest_edge": size}, f.where)
+    return ShortestEdge(where.count("shortest_edge", MOST_SIDE, default=sides))
+
+
+def cropped_to(f: Fields, default: bool) -> tuple[int, int] | None:
+    if not f.flag("do_center_crop", default):
+        return None
+    size = f.get("crop_size")
+    if not isinstance(size, Mapping):
+        side = f.count("crop_size", MOST_SIDE, default=224)
+        return side, side
+    part = f.part("crop_size")
+    return part.count("height", MOST_SIDE), part.count("width", MOST_SIDE)
+
+
+def clip(f: Fields, patch_size: int) -> ImageProcessor:
+    return ImageProcessor(
+        sizing=resized_to(f, sides=224, square=None),
+        resample=resample(f, BICUBIC),
+        crop=cropped_to(f, default=True),
+        table=colour_table(f, CLIP_MEAN, CLIP_STD),
+        patch_size=patch_size,
+        on_white=f.flag("do_convert_rgb", True),
+    )
+
+
+def siglip(f: Fields, patch_size: int) -> ImageProcessor:
+    return ImageProcessor(
+        sizing=resized_to(f, sides=None, square=224),
+        resample=resample(f, BICUBIC),
+        crop=cropped_to(f, default=False),
+        table=colour_table(f, HALVES, HALVES),
+        patch_size=patch_size,
+        on_white=f.flag("do_convert_rgb", True),
+    )
+
+
+def siglip2(f: Fields, patch_size: int) -> ImageProcessor:
+    stated = f.count("patch_size", MOST_SIDE, default=16)
+    if stated != patch_size:
+        raise UnsupportedModel(f"{f.where} cuts patches of {stated} pixels, but the model reads {patch_size}.")
+    if not f.flag("do_resize", True):
+        raise UnsupportedModel(f"{f.where} leaves images at their sizes, but patches need whole ones.")
+    return ImageProcessor(
+        sizing=MostPatches(f.count("max_num_patches", MOST_PATCHES, default=256), patch_size),
+        resample=resample(f, BILINEAR),
+        crop=None,
+        table=colour_table(f, HALVES, HALVES),
+        patch_size=patch_size,
+        by_pixel=True,
+        on_white=f.flag("do_convert_rgb"),
+    )
+
+
+def resample(f: Fields, default: int) -> int:
+    return f.count("resample", 5, default=default, least=0)
+
+
+PROCESSORS: dict[str, Callable[[Fields, int], ImageProcessor]] = {
+    "CLIP": clip,
+    "ChineseCLIP": clip,
+    "Siglip": siglip,
+    "Siglip2": siglip2,
+}
+ENDINGS = ("Fast", "Pil", "ImageProcessor", "FeatureExtractor")
+
+
+def open_processor(directory: Path, family: str, patch_size: int) -> ImageProcessor:
+    """The processor of a checkpoint; where its files name none, that of its family."""
+    found: Mapping[str, Any] | None = read_json(directory / FILE, dict, MOST_JSON_BYTES)
+    if found is None:
+        whole = read_json(directory / "processor_config.json", dict, MOST_JSON_BYTES) or {}
+        found = Fields(whole, "processor_config.json").part("image_processor").values
+    f = Fields(found, FILE)
+    name = f.text("image_processor_type") or f.text("feature_extractor_type") or family
+    for ending in ENDINGS:
+        name = name.removesuffix(ending)
+    if name not in PROCESSORS:
+        raise UnsupportedModel(
+            f"{FILE} names the image processor {name[:80]!r}; Tahr has those of {', '.join(PROCESSORS)}."
+        )
+    return PROCESSORS[name](f, patch_size)

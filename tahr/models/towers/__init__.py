@@ -1,0 +1,1 @@
+"""Encoders of images: layers without pages, beside a model of texts."""

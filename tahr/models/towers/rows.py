@@ -1,0 +1,35 @@
+"""The rows a tower reads, from the patches of an image."""
+
+import numpy as np
+
+from tahr.backends.api import Floats
+from tahr.models.config.record import VisionConfig
+
+
+def input_rows(patches: Floats, n_high: int, n_wide: int, cfg: VisionConfig) -> Floats:
+    """Rows of pixels, and a row of zeros for the class token; or beside the pixels each patch's shares of positions."""
+    if not cfg.resized:
+        n_more = cfg.n_positions - n_high * n_wide
+        return np.concatenate([patches, np.zeros((n_more, patches.shape[1]), np.float32)])
+    side = round(cfg.n_positions**0.5)
+    across = shares(n_wide, side)
+    down = shares(n_high, side)
+    both = np.einsum("ya,xb->yxab", down, across).reshape(n_high * n_wide, side * side)
+    return np.concatenate([patches, both], axis=1)
+
+
+def shares(n: int, n_stored: int) -> Floats:
+    """How much of each of `n_stored` neighbours goes into each of n, when they are resized with a linear filter that
+    widens where there are fewer: [n, n_stored]."""
+    scale = n_stored / n
+    reach = max(scale, 1.0)
+    centres = (np.arange(n) + 0.5) * scale
+    places = np.arange(n_stored) + 0.5
+    weights = np.maximum(0.0, 1 - np.abs(places - centres[:, None]) / reach)
+    # Neighbours that the filter only touches do not count.
+    first = np.maximum((centres - reach + 0.5).astype(int), 0)
+    last = np.minimum((centres + reach + 0.5).astype(int), n_stored)
+    inside = (np.arange(n_stored) >= first[:, None]) & (np.arange(n_stored) < last[:, None])
+    kept = np.where(inside, weights, 0.0)
+    normed: Floats = (kept / kept.sum(axis=1, keepdims=True)).astype(np.float32)
+    return normed

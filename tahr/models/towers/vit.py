@@ -1,0 +1,113 @@
+"""A vision transformer: patches of an image in, one vector out."""
+
+from collections.abc import Callable
+
+from tahr.backends.api import Backend, KVShape, KVStore, LayerMemory, StepInputs, Tensor
+from tahr.models.config.record import ModelConfig, VisionConfig
+from tahr.models.decoder import Decoder, make_rope
+from tahr.models.parts.attention import Attention
+from tahr.models.parts.mlp import PlainMLP
+from tahr.models.parts.stream import ForwardPass, NormedInput, ResidualStream
+from tahr.models.parts.sublayers import DecoderLayer
+from tahr.models.parts.weights import Weights
+
+PLACE = "vision"  # prefix of a tower's tensors
+
+
+class TowerPass(ForwardPass):
+    """One in which all layers use the same memory, the last of the store, one after the other."""
+
+    def memory(self, layer: int) -> LayerMemory:
+        return LayerMemory(self.step, self.kv, len(self.kv.layout.layers) - 1)
+
+
+class VisionTower:
+    """Layers of norms, attention in both directions and plain MLPs, and a head that makes one row of an image's."""
+
+    def __init__(self, cfg: VisionConfig, w: Weights):
+        layers = cfg.layers
+        self.width_in = cfg.row_width
+        self.n_most = max(cfg.n_most_patches, cfg.n_positions)
+        self.memory = KVShape(layers.n_heads, layers.head_dim)
+        self.patch = w.linear("patch", layers.width, cfg.row_width, cfg.patch_bias)
+        self.positions = None if cfg.resized else w.matrix("positions.weight", cfg.n_positions, layers.width)
+        self.norm = w.norm("norm") if w.has("norm.weight") else None
+        self.layers = [vit_layer(layers, i, w.at(f"layers.{i}")) for i in range(layers.n_layers)]
+        self.head = ProbeHead(cfg, w) if cfg.head == "probe" else ClassHead(cfg, w)
+        self._ropes = {kind.rope: make_rope(layers, kind.rope) for kind in layers.kinds}
+
+    def __call__(self, backend: Backend, step: StepInputs, kv: KVStore, patches: Tensor) -> Tensor:
+        run = TowerPass(backend, step, kv, self._ropes)
+        stream = ResidualStream(backend, self.embedded(backend, step, patches), 1.0)
+        last = self.layers[-1]
+        for layer in self.layers:
+            layer.attention(run, stream)
+            if layer is last and self.head.reads_one_row:
+                stream.gather_rows(step)
+            layer.mlp(run, stream)
+        return self.head(run, stream)
+
+    def embedded(self, backend: Backend, step: StepInputs, patches: Tensor) -> Tensor:
+        """The input of the first layer."""
+        rows = backend.linear(patches, self.patch)
+        if self.positions:
+            rows = backend.add(rows, backend.embed_positions(self.positions, step))
+        return self.norm.apply(backend, rows) if self.norm else rows
+
+
+def vit_layer(cfg: ModelConfig, layer: int, w: Weights) -> DecoderLayer:
+    norms = w.pick("input_layernorm", "post_attention_layernorm")
+    return DecoderLayer(Attention(cfg, layer, w.at("self_attn")), PlainMLP(cfg, w.at("mlp")), norms)
+
+
+class ClassHead:
+    """The row of the class token, which is the last one, normed and projected."""
+
+    reads_one_row = True
+
+    def __init__(self, cfg: VisionConfig, w: Weights):
+        self.norm = w.norm("post_norm")
+        self.projection = w.linear("projection", cfg.width_out, cfg.layers.width)
+
+    def __call__(self, run: ForwardPass, stream: ResidualStream) -> Tensor:
+        return run.backend.linear(stream.normed(self.norm), self.projection)
+
+
+class ProbeHead:
+    """Attention of a learned query to all rows, and an MLP.
+
+    The query is the bias of a linear whose matrix is zero: every row asks alike, and one of the answers is kept.
+    """
+
+    reads_one_row = False
+
+    def __init__(self, cfg: VisionConfig, w: Weights):
+        head = w.at("head")
+        self.post_norm = w.norm("post_norm")
+        self.attention = Attention(cfg.layers, 0, head.at("self_attn"))
+        self.norm = head.norm("norm")
+        self.mlp = PlainMLP(cfg.layers, head.at("mlp"))
+
+    def __call__(self, run: ForwardPass, stream: ResidualStream) -> Tensor:
+        seen = self.attention(run, NormedInput(stream, self.post_norm))
+        pooled = ResidualStream(run.backend, run.backend.gather_rows(seen, run.step), 1.0)
+        pooled.add(self.mlp(run, NormedInput(pooled, self.norm)))
+        return pooled.normed(None)
+
+
+def with_tower(decoder: Decoder, cfg: ModelConfig, w: Weights) -> Decoder:
+    """A model of texts with the tower of its configuration, which adapters do not change."""
+    assert cfg.vision, "the configuration has no tower"
+    decoder.linears = dict(decoder.linears)
+    tower = VisionTower(cfg.vision, w.at(PLACE).of(cfg.vision.layers))
+    decoder.tower = tower
+    decoder.memory = (*decoder.memory, tower.memory)
+    return decoder
+
+
+Build = Callable[[ModelConfig, Weights], Decoder]
+
+
+def seeing(build: Build) -> Build:
+    """A family's `build` with a tower added."""
+    return lambda cfg, w: with_tower(build(cfg, w), cfg, w)

@@ -1,0 +1,133 @@
+"""Images become the numbers that transformers' processors with Pillow make of them, bit for bit."""
+
+import json
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from image_cases import CASES, PATCH_SIZE, PROCESSORS, case_name, digests, png
+from tahr.errors import TahrError
+from tahr.images.decoding import decoded
+from tahr.images.limits import DecodedBytes, ImageLimits
+from tahr.images.processors import ImageProcessor, open_processor
+
+LIMITS = ImageLimits()
+FAMILY = "CLIP"
+
+
+def processor(folder: Path, config: dict[str, Any], name: str = "preprocessor_config.json") -> ImageProcessor:
+    (folder / name).write_text(json.dumps(config))
+    return open_processor(folder, FAMILY, PATCH_SIZE)
+
+
+def numbers(made: ImageProcessor, data: bytes) -> np.ndarray:
+    """In the order of transformers: colours first, or rows of patches where it makes these itself."""
+    with decoded(data, LIMITS, DecodedBytes(1 << 30)) as image:
+        values = made.pixel_values(image)
+    return made.patches(values).values if made.by_pixel else values.transpose(2, 0, 1)
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_numbers_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    made = processor(tmp_path, PROCESSORS[name])
+    found = {
+        case_name(*case): sha256(np.ascontiguousarray(numbers(made, png(*case))).tobytes()).hexdigest()[:16]
+        for case in CASES
+    }
+    assert found == digests()[name]
+
+
+def test_patches_follow_each_other_from_the_top_left(tmp_path: Path) -> None:
+    made = processor(tmp_path, {"size": 32, "crop_size": {"height": 32, "width": 48}, "image_processor_type": "CLIP"})
+    values = np.random.default_rng(0).standard_normal((33, 50, 3)).astype(np.float32)
+    found = made.patches(values)
+    assert (found.n_high, found.n_wide, found.values.shape) == (2, 3, (6, 3 * PATCH_SIZE**2))
+    fourth = values[16:32, 0:16]
+    np.testing.assert_array_equal(found.values[3], fourth.transpose(2, 0, 1).reshape(-1))
+
+
+def test_settings_beside_a_whole_processor(tmp_path: Path) -> None:
+    """Newer checkpoints keep them in another file."""
+    inside = processor(tmp_path, {"image_processor": PROCESSORS["siglip_384"]}, "processor_config.json")
+    plain = processor(tmp_path, PROCESSORS["siglip_384"])
+    data = png("RGB", 37, 511)
+    np.testing.assert_array_equal(numbers(inside, data), numbers(plain, data))
+
+
+def test_a_family_has_its_own_where_nothing_is_said(tmp_path: Path) -> None:
+    assert open_processor(tmp_path, "Siglip2", 16).by_pixel
+    assert open_processor(tmp_path, "CLIP", 16).crop == (224, 224)
+
+
+ODD: list[Any] = [True, -1, 0, 10**9, 0.5, float("nan"), "x", [], [1], {}, {"width": 3}, {"shortest_edge": "a"}]
+FIELDS = [
+    *("image_processor_type", "size", "crop_size", "image_mean", "image_std", "rescale_factor", "resample"),
+    *("do_resize", "do_center_crop", "do_rescale", "do_normalize", "patch_size", "max_num_patches"),
+]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("kind", ["clip", "siglip2"])
+def test_odd_settings(name: str, kind: str, tmp_path: Path) -> None:
+    """Each is read as something, or refused with a sentence."""
+    data = png("RGB", 31, 33)
+    for odd in ODD:
+        try:
+            made = processor(tmp_path, PROCESSORS[kind] | {name: odd})
+        except TahrError as error:
+            assert str(error).endswith(".")
+        else:
+            assert numbers(made, data).nbytes < 1 << 28
+
+
+# ---- files ------------------------------------------------------------------------------------------------------
+
+
+def rgb(data: bytes) -> np.ndarray:
+    with decoded(data, LIMITS, DecodedBytes(1 << 30)) as image:
+        return np.array(image)
+
+
+def file_of(image: Image.Image, form: str, **more: Any) -> bytes:
+    out = BytesIO()
+    image.save(out, form, **more)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP"])
+def test_formats(form: str) -> None:
+    data = file_of(Image.open(BytesIO(png("RGB", 31, 33))), form)
+    np.testing.assert_array_equal(rgb(data), np.array(Image.open(BytesIO(data)).convert("RGB")))
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+def test_pictures_are_the_right_way_up(turn: int) -> None:
+    exif = Image.Exif()
+    exif[0x112] = turn
+    plain = np.zeros((24, 16, 3), np.uint8)
+    plain[:8, :8] = 255  # bright at the top left
+    turned = {
+        1: plain, 2: plain[:, ::-1], 3: plain[::-1, ::-1], 4: plain[::-1], 5: plain.swapaxes(0, 1),
+        6: np.rot90(plain, 1), 7: np.rot90(plain[::-1], 1), 8: np.rot90(plain, -1),
+    }[turn]  # fmt: skip
+    data = file_of(Image.fromarray(np.ascontiguousarray(turned)), "PNG", exif=exif)
+    np.testing.assert_array_equal(rgb(data), plain)
+
+
+def test_transparency_is_dropped_and_four_inks_become_colours() -> None:
+    clear = np.full((4, 4, 4), (10, 20, 30, 0), np.uint8)
+    assert (rgb(file_of(Image.fromarray(clear, "RGBA"), "PNG")) == (10, 20, 30)).all()
+    inks = file_of(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "JPEG")
+    assert (np.abs(rgb(inks).astype(int) - (255, 0, 0)) < 8).all()
+
+
+def test_a_moving_picture_is_its_first_frame() -> None:
+    frames = [Image.new("RGB", (8, 8), (i, 0, 0)) for i in (200, 10, 20)]
+    for form in ("GIF", "WEBP", "PNG"):
+        data = file_of(frames[0], form, save_all=True, append_images=frames[1:])
+        assert (rgb(data)[..., 0] > 150).all()
