@@ -222,7 +222,7 @@ class ReferenceBackend(Backend):
             begin = step.query_start[seq]
             end = step.query_start[seq + 1]
             out[begin:end] = attend_sequence(heads[begin:end], seq, spec, memory)
-        return rows_like(q, out.reshape(len(out), -1))
+        return rows_like(q, out.reshape(len(out), heads.shape[1] * shape.value_dim))
 
     def delta_net(self, parts: Sequence[Tensor], net: DeltaNet, memory: LayerMemory) -> Tensor:
         out = delta_net([part.data for part in parts], net, memory)
