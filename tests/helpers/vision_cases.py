@@ -16,7 +16,7 @@ LAYERS: Config = {"num_hidden_layers": 4, "num_attention_heads": 4, "layer_norm_
 TEXT: Config = {**LAYERS, "hidden_size": 32, "intermediate_size": 64, "vocab_size": 96, "max_position_embeddings": 20}
 VISION: Config = {**LAYERS, "hidden_size": 48, "intermediate_size": 80, "image_size": 40, "patch_size": 8}
 CASES: dict[str, Config] = {
-    # As OpenAI's and as LAION's: another activation, sizes that are no multiple of the patch.
+    # As OpenAI's and as LAION's: another activation, sizes that are no multiple of the patch, heads of 72 numbers.
     "clip": {
         "model_type": "clip", "architectures": ["CLIPModel"], "projection_dim": 24,
         "text_config": {**TEXT, "hidden_act": "quick_gelu", "eos_token_id": 2},
@@ -25,7 +25,8 @@ CASES: dict[str, Config] = {
     "clip_gelu": {
         "model_type": "clip", "architectures": ["CLIPModel"], "projection_dim": 40,
         "text_config": {**TEXT, "hidden_act": "gelu", "eos_token_id": 95},
-        "vision_config": {**VISION, "hidden_act": "gelu", "image_size": 45, "num_hidden_layers": 3},
+        "vision_config": {**VISION, "hidden_act": "gelu", "image_size": 45, "patch_size": 14, "num_hidden_layers": 3,
+                          "hidden_size": 144, "num_attention_heads": 2},
     },
     "chinese_clip": {
         "model_type": "chinese_clip", "architectures": ["ChineseCLIPModel"], "projection_dim": 24,

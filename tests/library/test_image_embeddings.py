@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 import backends_here
 from encoder_files import wordpiece, write_json, write_sentence_model
@@ -19,6 +20,7 @@ from tahr.cli.main import main
 from tahr.errors import ConfigError, LoadError, TahrError, TokenizerError
 from tahr.images.errors import BadImage
 from tahr.library.embeddings import MAX_QUEUED
+from tahr.text.tokens import tokenizer as text_tokenizer
 from vision_cases import CASES
 from vision_files import PROCESSORS, write_vision
 
@@ -140,6 +142,34 @@ def test_a_list_of_pieces_is_a_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("a\nb\n")
     with pytest.raises(TokenizerError, match="lacks"):
         LLM(str(tmp_path), n_threads=1)
+
+
+def test_words_as_clip_has_them() -> None:
+    """Byte-level pieces of which the last of a word is marked, lower case, between two special tokens."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = [*letters, *(f"{letter}</w>" for letter in letters), "ca", "cat</w>", "<|startoftext|>", "<|endoftext|>"]
+    vocab = {piece: i for i, piece in enumerate(pieces)}
+    made = Tokenizer(
+        models.BPE(
+            vocab=vocab,
+            merges=[("c", "a"), ("ca", "t</w>")],
+            unk_token="<|endoftext|>",
+            continuing_subword_prefix="",
+            end_of_word_suffix="</w>",
+        )
+    )
+    made.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
+    )
+    words = Regex(r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+")
+    split = pre_tokenizers.Split(words, behavior="removed", invert=True)
+    made.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    first, last = ((name, vocab[name]) for name in pieces[-2:])
+    made.post_processor = processors.RobertaProcessing(last, first, add_prefix_space=False, trim_offsets=False)
+    made.add_special_tokens(pieces[-2:])
+    ours = text_tokenizer.Tokenizer.from_json(made.to_str())
+    for text in ("a cat", "A photo of a CAT's 42 things!", "h\u00e9llo   w\u00f6rld\n x", "\u732b", ""):
+        assert ours.encode(text) == made.encode(text).ids
 
 
 def test_texts_are_filled_up(tmp_path: Path) -> None:
