@@ -1,13 +1,15 @@
 """A GPU behind `tahr run` and `tahr serve`: seconds until the first token, and tokens/s over HTTP.
 
-usage: benchmarks/gpu_serve.py VOCAB.gguf [0.6B|8B] [--clients 1,32,256] [--skip-cold] [--at-once]
+usage: benchmarks/gpu_serve.py VOCAB.gguf [0.6B|8B] [--clients 1,32,256] [--skip-cold] [--at-once] [--bursts]
 
 VOCAB.gguf is a GGUF with Qwen's vocabulary (`ggml-vocab-qwen2.gguf` of the tests' data). The model is a file of random
 bf16 weights in the page cache. Cold means that no kernel has been compiled before, warm that all have.
 Clients come when the server has compiled and captured its steps; with --at-once they come before, and wait for that.
+--bursts compares bursts of 128 requests after a long prompt with the same before the first one.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -16,11 +18,12 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
 from gpu_cells import HEAD_DIM, N_VOCAB, SHAPES, Shape, tensors
-from server_process import cpu_s, serving, wait_until_warm
+from server_process import cpu_s, read_metric, serving, wait_until_warm
 from tahr.models.loader.requantise import gguf_name_of
 from tahr.weights.formats import FORMATS
 from tahr.weights.gguf import open_gguf
@@ -28,6 +31,7 @@ from tahr.weights.gguf_write import Entry, stored_metadata, write_gguf
 from tahr.weights.tensor import HostTensor
 
 PIECE = 1 << 22  # values written at a time
+LONG_PROMPT, N_BURSTS = 20_000, 5
 TAHR = [sys.executable, "-m", "tahr"]
 SAMPLING = {"temp": 0.6, "top_k": 20, "top_p": 0.95}  # the defaults of Qwen3
 
@@ -73,6 +77,34 @@ def first_token_s(model: Path) -> float:
     return time.perf_counter() - began
 
 
+def burst(address: str) -> float:
+    """Output tokens/s of 128 requests that come at once."""
+    load = ["--concurrency", "128", "--num-prompts", "128", "--warmup", "0", "--fail-on-error", "--output", "json"]
+    done = subprocess.run([*TAHR, "bench-serve", "--base-url", address, *load], check=True, capture_output=True)
+    return float(json.loads(done.stdout)[0]["distributions"]["output_throughput"]["mean"])
+
+
+def read_long_prompt(address: str) -> None:
+    load = ["--concurrency", "1", "--num-prompts", "1", "--warmup", "0", "--fail-on-error"]
+    lengths = ["--input-len", str(LONG_PROMPT), "--output-len", "1"]
+    command = [*TAHR, "bench-serve", "--base-url", address, *load, *lengths]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def measure_bursts(shape: str, address: str) -> None:
+    """Bursts before any long prompt, then as many, each after one; steps that compiled or captured in them."""
+    fresh = [burst(address) for _ in range(N_BURSTS + 1)][1:]  # the first makes the connections' buffers
+    before = read_metric(address, "tahr_slow_steps_total")
+    after = []
+    for _ in range(N_BURSTS):
+        read_long_prompt(address)
+        after.append(burst(address))
+    share = median(after) / median(fresh)
+    n_slow = read_metric(address, "tahr_slow_steps_total") - before
+    print(f"{shape}: bursts {median(fresh):,.0f} tokens/s, after a prompt of {LONG_PROMPT:,} {median(after):,.0f}, "
+          f"{share:.1%}; {n_slow:.0f} slow steps", flush=True)  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("vocabulary", type=Path)
@@ -80,6 +112,7 @@ def main() -> None:
     parser.add_argument("--clients", default="1,32,256")
     parser.add_argument("--skip-cold", action="store_true")
     parser.add_argument("--at-once", action="store_true")
+    parser.add_argument("--bursts", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / f"qwen3-{args.shape}.gguf"
@@ -94,7 +127,9 @@ def main() -> None:
             print(f"{args.shape}: the server is ready after {time.perf_counter() - began:.1f} s", flush=True)
             if not args.at_once:
                 print(f"{args.shape}: all steps are prepared {wait_until_warm(server.address):.1f} s later", flush=True)
-            for n in map(int, args.clients.split(",")):
+            if args.bursts:
+                measure_bursts(args.shape, server.address)
+            for n in map(int, filter(None, args.clients.split(","))):
                 load = [
                     "--concurrency",
                     str(n),

@@ -65,6 +65,12 @@ def wait_until_warm(address: str, most_s: float = 180.0) -> float:
     sys.exit(f"The server still prepares steps after {most_s:.0f} s.")
 
 
+def read_metric(address: str, name: str) -> float:
+    """A metric of the only model."""
+    with urllib.request.urlopen(f"{address}/metrics", timeout=10) as reply:
+        return next(float(line.split()[-1]) for line in reply.read().decode().splitlines() if line.startswith(name))
+
+
 def cpu_s(pid: int) -> float:
     """Seconds a process has computed."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -194,8 +194,9 @@ class Engine(Submission):
         drafts = step.samples.drafts
         n_wrong = sum(map(len, drafts.values())) - sum(accepted.values()) if drafts else 0
         n_tokens = sum(step.work.n_tokens)
-        self.stats.count_step(n_tokens - n_wrong, n_decoded, now - began)
-        if self._took_as_usual(step):
+        as_usual = self._took_as_usual(step)
+        self.stats.count_step(n_tokens - n_wrong, n_decoded, now - began, not as_usual)
+        if as_usual:
             self.scheduler.pace.learn(n_tokens, n_decoded + n_wrong, now - began)
         events = [] if output.rows is None else self._hand_out_rows(step.work, output.rows)
         for parent in step.samples.parents:

@@ -112,30 +112,42 @@ def token_ahead(seq: Sequence, at: int) -> int:
 class PrefillPace:
     """How many prompt tokens a step may hold beside sequences that decode, so that these do not wait long.
 
-    Steps that are mostly prompts tell how long a token takes; before the first one, nothing is limited. It comes in
-    coarse numbers: where a step is padded to a size that was recorded, each size costs something when it is met first.
+    Steps that are mostly prompts tell how long a token takes; before the first one, nothing is limited. The number is
+    coarse and stays while it is about right: where a step is padded to a size that was recorded, each size costs
+    something when it is met first.
     """
 
     LEAST = 64  # tokens: smaller steps would cost prompts much and gain little
-    N_BITS = 4  # leading bits of the number of tokens that are kept
+    N_BITS = 2  # leading bits of the number of tokens that are kept
+    LEAST_SHARE = 0.25  # a step that takes less of `mixed_s` has too few tokens to tell about a large one
+    OVER = 1.125  # this many times `mixed_s` is still right
+    KEPT = (0.8, 1.6)  # a better number between these many times the one that holds does not take its place
 
     def __init__(self, mixed_s: float) -> None:
         self.mixed_s = mixed_s  # goal for a step
         self.token_s = 0.0  # seconds of a token, over the last steps that told
+        self.n_tokens: int | None = None
+        self._large_s = 0.0  # seconds of a token of a large step
 
     def learn(self, n_tokens: int, n_decoded: int, seconds: float) -> None:
         """A step took so long; `n_decoded` of its tokens are not of prompts, and take longer than those."""
         if n_tokens - n_decoded < max(self.LEAST, n_tokens / 2):
             return
         token_s = seconds / n_tokens
-        self.token_s = (self.token_s + token_s) / 2 if self.token_s else token_s
+        self.token_s = smoothed(self.token_s, token_s)
+        if seconds < self.LEAST_SHARE * self.mixed_s and token_s >= self._large_s:
+            return
+        self._large_s = smoothed(self._large_s, token_s)
+        n = max(self.LEAST, int(self.mixed_s / self._large_s))
+        low, high = (each * (self.n_tokens or 0) for each in self.KEPT)
+        if not low <= n <= high:
+            n = int(self.OVER * n)
+            self.n_tokens = max(self.LEAST, n & -(1 << max(0, n.bit_length() - self.N_BITS)))
 
-    @property
-    def n_tokens(self) -> int | None:
-        if not self.token_s:
-            return None
-        n = max(self.LEAST, int(self.mixed_s / self.token_s))
-        return n & -(1 << max(0, n.bit_length() - self.N_BITS))
+
+def smoothed(before: float, now: float) -> float:
+    """Mean of what is measured now and what was known."""
+    return (before + now) / 2 if before else now
 
 
 class PrefillBudget:

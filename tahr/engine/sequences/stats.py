@@ -96,14 +96,18 @@ class EngineStats:
     requests_failed: int = 0
     requests_cancelled: int = 0
     steps: int = 0
+    slow_steps: int = 0  # steps in which something was compiled or captured
+    slow_steps_s: float = 0.0
     tokens_prefilled: int = 0
     tokens_decoded: int = 0  # tokens of decoding sequences
     tokens_generated: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
 
-    def count_step(self, n_tokens: int, n_decoding: int, seconds: float) -> None:
+    def count_step(self, n_tokens: int, n_decoding: int, seconds: float, is_slow: bool) -> None:
         """Count a step with so many tokens, `n_decoding` of them of sequences that decode."""
+        self.slow_steps += is_slow
+        self.slow_steps_s += seconds * is_slow
         decoding_s = seconds * n_decoding / n_tokens
         self.steps += 1
         self.tokens_prefilled += n_tokens - n_decoding
