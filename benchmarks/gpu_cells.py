@@ -1,12 +1,13 @@
 """A GPU beside vLLM and its own roof: Qwen3 shapes with random weights, whole requests through the engine.
 
 usage: benchmarks/gpu_cells.py [0.6B] [8B] [30B-A3B] [8B:Q4_K_M] [8B:fp8] [8B:gptq] ... [--requests=1,32] [--kv=fp8]
-                               [--chat] [--profile]
+                               [--chat] [--long] [--profile]
 
 A shape is measured in bf16, or in the weight formats named after it: about one minute each (default: 0.6B and 8B).
 fp8 and gptq (4 bits) are those of the layers; the table stays in bf16, and so does the head but with fp8, which has it
 in 8-bit codes. --requests measures these numbers of requests alone, --chat with the sampling of chat models, --kv sets
-the format of keys and values. --profile prints where the device's time goes in a few kinds of steps instead.
+the format of keys and values. --long measures long contexts instead, on an engine that has prepared all sizes of its
+steps. --profile prints where the device's time goes in a few kinds of steps, with --long in those of long contexts.
 """
 
 import gc
@@ -33,6 +34,7 @@ from tahr.collector import rare_collections
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
 from tahr.engine.sequences.resolved import ResolvedRequest
+from tahr.executor.output import Output
 from tahr.loading.builder import build_engine
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import OpenedModel, load
@@ -52,7 +54,9 @@ N_HIGH = {4: 0, 5: 1, 6: 2, 8: 0}  # words of high bits of a block, by the bits 
 
 @dataclass(frozen=True)
 class Shape:
-    """A model in numbers, and what vLLM 0.26 gave on an H200: tokens/s by requests at once, the rest in ms."""
+    """A model in numbers, and what vLLM 0.26 gave on an H200: tokens/s by requests at once, the rest in ms; None: not
+    measured.
+    """
 
     width: int
     n_layers: int
@@ -60,10 +64,10 @@ class Shape:
     n_kv_heads: int
     n_ffn: int
     tied: bool
-    vllm_first_ms: float
-    vllm_long_ms: float
+    vllm_first_ms: float | None
+    vllm_long_ms: float | None
     vllm: dict[int, int]
-    vllm_mixed: int | None  # tokens/s of 256 requests of 100 to 1,024 tokens in and out; None: not measured
+    vllm_mixed: int | None  # tokens/s of 256 requests of 100 to 1,024 tokens in and out
     n_experts: int = 0  # of `n_ffn` each; 0: one matrix for all tokens
     n_active: int = 1  # experts of a token
 
@@ -73,6 +77,7 @@ SHAPES = {
                   {1: 608, 4: 2057, 16: 7307, 32: 12858, 128: 30269, 256: 36398}, 21455),
     "8B": Shape(4096, 36, 32, 8, 12288, False, 9.8, 96.5,
                 {1: 192, 4: 728, 16: 2618, 32: 4437, 128: 9142, 256: 10432}, 9110),
+    "14B": Shape(5120, 40, 40, 8, 17408, False, None, None, {}, None),
     "30B-A3B": Shape(2048, 48, 32, 4, 768, False, 23.3, 91.7,
                      {1: 246, 4: 560, 16: 1212, 32: 1920, 128: 5697, 256: 8789}, None, n_experts=128, n_active=8),
 }  # fmt: skip
@@ -172,7 +177,7 @@ def make_decoder(shape: Shape, backend: RandomBackend, lora_rows: int = 0) -> tu
         "hidden_size": shape.width, "num_hidden_layers": shape.n_layers,
         "num_attention_heads": shape.n_heads, "num_key_value_heads": shape.n_kv_heads, "head_dim": HEAD_DIM,
         "intermediate_size": shape.n_ffn, "vocab_size": N_VOCAB, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
-        "max_position_embeddings": 40960, "tie_word_embeddings": shape.tied, "hidden_act": "silu",
+        "max_position_embeddings": 1 << 18, "tie_word_embeddings": shape.tied, "hidden_act": "silu",
         "num_experts": shape.n_experts, "num_experts_per_tok": shape.n_active, "moe_intermediate_size": shape.n_ffn,
         "norm_topk_prob": True,
     }  # fmt: skip
@@ -280,10 +285,11 @@ def option(name: str) -> str | None:
     return next((arg.partition("=")[2] for arg in sys.argv if arg.startswith(f"--{name}=")), None)
 
 
-def make_engine(decoder: Decoder, backend: RandomBackend) -> Engine:
-    """An engine for every cell."""
+def make_engine(decoder: Decoder, backend: RandomBackend, context: int = 4096, n_seqs: int = 256) -> Engine:
+    """An engine for every cell of a kind."""
     config = EngineConfig(
-        context_size=4096, max_batch_size=256, max_prefill_batch=256, prefill_chunk_size=4096, max_prefill_tokens=8192,
+        context_size=context, max_batch_size=n_seqs, max_prefill_batch=n_seqs, prefill_chunk_size=4096,
+        max_prefill_tokens=8192,
         prefix_cache=False, kv_bytes=56 << 30, admit_below=1.0, kv_dtype=option("kv"),
     )  # fmt: skip
     return build_engine(backend, decoder, config)[0]
@@ -298,16 +304,18 @@ def measure_one(engine: Engine, backend: CudaBackend, shape: Shape, n_bytes: int
     row("1 request, decode", one.decode_rate, "tok/s", shape.vllm[1],
         note=f"{one.decode_rate * n_bytes / roof[0]:.0%} of the memory roof")  # fmt: skip
     row("1 request, first token", one.first_s * 1e3, "ms", shape.vllm_first_ms, lower=True)
-    heads = 2 * (shape.n_heads + shape.n_kv_heads) * HEAD_DIM
-    n_flop = (
-        2 * shape.n_layers * shape.width * (heads + 3 * shape.n_active * shape.n_ffn) * LONG
-    )  # the head multiplies one row only
-    share = n_flop / long_s / roof[1]
+    share = layer_flop(shape) * LONG / long_s / roof[1]
     row(f"prefill of {LONG}", long_s * 1e3, "ms", shape.vllm_long_ms, lower=True,
         note=f"{share:.0%} of the matrix roof; one after the other {row_s * 1e3:.1f} ms")  # fmt: skip
     serve(engine, [(N_IN, 4)], GREEDY)  # leaves the inputs of a decode step
     eager_s, graph_s = eager_and_graph(engine, backend)
     print(f"  one step of one request: eager {eager_s * 1e3:.2f} ms, graph {graph_s * 1e3:.3f} ms", flush=True)
+
+
+def layer_flop(shape: Shape) -> int:
+    """Operations of one token in the products of all layers; the head multiplies one row of a prompt only."""
+    heads = 2 * (shape.n_heads + shape.n_kv_heads) * HEAD_DIM
+    return 2 * shape.n_layers * shape.width * (heads + 3 * shape.n_active * shape.n_ffn)
 
 
 def prompt_s(engine: Engine, rest_s: float) -> float:
@@ -355,8 +363,16 @@ def measure_many(engine: Engine, n: int, vllm: int | None) -> None:
     """Equal requests at once."""
     params = CHAT if "--chat" in sys.argv else PLAIN
     warm_up(engine, [(N_IN, N_WARM)] * n, params)
+    n_first_runs = engine.steps.sizes.n_first_runs
     times = serve(engine, [(N_IN, N_OUT)] * n, params)
-    row(f"{n} requests", times.n_tokens / times.all_s, "tok/s", vllm)
+    n_first_runs = engine.steps.sizes.n_first_runs - n_first_runs
+    row(
+        f"{n} requests",
+        times.n_tokens / times.all_s,
+        "tok/s",
+        vllm,
+        note=f"{n_first_runs} first runs of steps",
+    )
 
 
 def measure_mixtures(engine: Engine, shape: Shape) -> None:
@@ -371,12 +387,63 @@ def measure_mixtures(engine: Engine, shape: Shape) -> None:
     row("256 of 100-1,024 in and out", times.n_tokens / times.all_s, "tok/s", shape.vllm_mixed)
 
 
+# ---- long contexts ----------------------------------------------------------------------------------------------
+
+LONG_CONTEXT, LONG_SEQS = 131_072 + 256, 64
+DEPTHS = (20_011, 30_000, 60_000, 131_072)
+CROWDS = [(16, 16_000, 128), (64, 2_000, 256)]  # requests at once, tokens in and out
+
+
+def kv_bytes(shape: Shape, n_tokens: int) -> float:
+    """Bytes of so many tokens' keys and values."""
+    n_bytes = {"fp8": 1.0, "q8_0": 34 / 32}.get(option("kv") or "bf16", 2.0)
+    return n_tokens * 2 * shape.n_layers * shape.n_kv_heads * HEAD_DIM * n_bytes
+
+
+def prepare(engine: Engine) -> None:
+    """Compile what samples, and make all first runs of steps, as a server does when it is idle."""
+    serve(engine, [(N_IN, N_WARM)] * 8, CHAT)
+    serve(engine, [(N_IN, N_WARM)] * 8, GREEDY)
+    while engine.steps.sizes.cold(Output.LOGITS) and engine.steps.executor.wants_warming():
+        engine.steps.warm_next()
+
+
+def measure_long(name: str, roof: tuple[float, float]) -> None:
+    """A prompt of each depth and decoding behind it, then crowds with the sampling of chat models."""
+    shape, backend, decoder, n_bytes = make(name)
+    engine = make_engine(decoder, backend, LONG_CONTEXT, LONG_SEQS)
+    began = time.perf_counter()
+    prepare(engine)
+    print(
+        f"Qwen3-{name} shape, long contexts: all steps are prepared in {time.perf_counter() - began:.1f} s", flush=True
+    )
+    for depth in [int(n) for n in (option("depths") or "").split(",") if n] or DEPTHS:
+        times = [serve(engine, [(depth, n_out)], GREEDY) for n_out in (1, 1, N_OUT)]
+        first_s = median(each.first_s for each in times)
+        n_flop = layer_flop(shape) * depth + 2 * shape.n_layers * shape.n_heads * HEAD_DIM * depth**2
+        note = f"{n_flop / first_s / 1e12:,.0f} TFLOP/s, {n_flop / first_s / roof[1]:.0%} of the matrix roof"
+        row(f"prompt of {depth:,}", first_s * 1e3, "ms", None, note=note)
+        rate = times[-1].decode_rate
+        share = rate * (n_bytes + kv_bytes(shape, depth + N_OUT // 2)) / roof[0]
+        note = f"{share:.0%} of the memory roof"
+        row(f"decode behind {depth:,}", rate, "tok/s", None, note=note)
+    for n, n_in, n_out in CROWDS:
+        n_first_runs = engine.steps.sizes.n_first_runs
+        times = serve(engine, [(n_in, n_out)] * n, CHAT)
+        note = f"{engine.steps.sizes.n_first_runs - n_first_runs} first runs of steps"
+        row(f"{n} requests, {n_in:,} in, {n_out} out", times.n_tokens / times.all_s, "tok/s", None, note=note)
+
+
 def profile(name: str) -> None:
-    """Device time by kernel of decode steps of 1, 32 and 256 sequences, and of a prompt."""
+    """Device time by kernel of decode steps of 1, 32 and 256 sequences, and of a prompt; or behind long prompts."""
     _, backend, decoder, _ = make(name)
-    engine = make_engine(decoder, backend)
     loads = {"decode of 1": [(N_IN, 20)], "decode of 32": [(N_IN, 20)] * 32, "decode of 256": [(N_IN, 20)] * 256,
              "prefill of 256": [(N_IN, 1)], f"prefill of {LONG}": [(LONG, 1)]}  # fmt: skip
+    if "--long" in sys.argv:
+        loads = {"prefill of 30,000": [(30_000, 1)], "prefill of 30,000, decode of 64": [(30_000, 64)],
+                 "prefill of 16,000 and decode of 16, 32 each": [(16_000, 32)] * 16}  # fmt: skip
+    longest = max(sum(lengths) for load in loads.values() for lengths in load)
+    engine = make_engine(decoder, backend, max(4096, longest + 32))
     for title, lengths in loads.items():
         serve(engine, lengths, CHAT)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
@@ -398,7 +465,12 @@ def main() -> None:
     print(f"{torch.cuda.get_device_name()}: reads {roof[0] / 1e9:,.0f} GB/s, multiplies {roof[1] / 1e12:,.0f} TFLOP/s")
     names = [name for name in sys.argv[1:] if name.partition(":")[0] in SHAPES] or ["0.6B", "8B"]
     for name in names:
-        profile(name) if "--profile" in sys.argv else measure(name, roof)
+        if "--profile" in sys.argv:
+            profile(name)
+        elif "--long" in sys.argv:
+            measure_long(name, roof)
+        else:
+            measure(name, roof)
         gc.collect()
         torch.cuda.empty_cache()
 

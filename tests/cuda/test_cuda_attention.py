@@ -67,6 +67,23 @@ def test_decode_attention(kv_dtype, spans, dim, heads, window, softcap) -> None:
         check(partial(run, exact_only=True), tolerance=5e-6)
 
 
+@needs_cuda
+@pytest.mark.usefixtures("splits")
+@pytest.mark.parametrize("dim", [64, 96, 128])
+def test_decode_attention_of_codes(dim: int) -> None:
+    """A head of codes and scales begins at a multiple of 2 to 8 bytes, whatever is fetched at once."""
+    spans = [(127, 128), (90, 91)]
+
+    def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
+        kv = full_store(be, rng, KVShape(2, dim), len(spans), "q8_0")
+        step = step_of(be, spans, [0], 64)
+        step = step.within(StepLimits(len(spans), len(spans), len(spans), 16, n_tokens_per_seq=1))
+        q = be.tensor(rows(rng, len(spans), 4 * dim))
+        return [np.array(be.read(be.attention(q, AttentionSpec(dim**-0.5), LayerMemory(step, kv, 0))))]
+
+    check(run, tolerance=1e-4)
+
+
 TURNS: list[tuple[RopeStyle, bool, bool]] = [  # how heads turn, whether they are normed, and have sinks and slopes
     *(("halves", True, False), ("pairs", False, True), ("halves", False, True), ("pairs", True, False))
 ]

@@ -99,10 +99,10 @@ class Step:
 def test_prompts_beside_other_sequences(dtype: str, dim: int, heads: tuple[int, int]) -> None:
     import torch
 
-    from tahr.backends.cuda.kernels.attention import takes_fresh
+    from tahr.backends.cuda.kernels.attention import takes_prompts
 
     step = Step([*FRESH, *OTHERS], heads, dim, getattr(torch, dtype))
-    assert takes_fresh(step.call, step.new)
+    assert takes_prompts(step.call, step.new)
     step.check(list(range(len(step.spans))))
 
 

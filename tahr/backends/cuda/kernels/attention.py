@@ -9,6 +9,7 @@ import triton
 
 from tahr.backends.api import AttentionSpec, LayerMemory
 from tahr.backends.cuda.kernels.common import attention_kernels as kernels
+from tahr.backends.cuda.kernels.common import decode_kernels
 from tahr.backends.cuda.kernels.common.card import has_warp_groups, shared_bytes
 from tahr.backends.cuda.kernels.common.dependent import OVERLAP
 from tahr.backends.cuda.kernels.linear import TYPES
@@ -56,22 +57,25 @@ class Splits(NamedTuple):
     n_stages: int = 2
 
 
-# Splits by pairs of a sequence and a key head, up to so many. Many pairs fill the card by themselves. Measured on an
-# H200.
+# Splits by pairs of a sequence and a key head, up to so many: about four programs for each multiprocessor, which
+# together have enough keys on their way. Many pairs fill the card by themselves. Measured on an H200.
 SPLITS = {
+    8: Splits(64, 1, 32, 3),
     16: Splits(32, 1, 32, 3),
-    32: Splits(8, 1, 32, 3),
-    64: Splits(8, 1),
-    128: Splits(4, 1),
-    256: Splits(4, 2),
+    32: Splits(16, 2, 32, 3),
+    64: Splits(8, 1, 32, 3),
+    128: Splits(4, 2, 32, 3),
+    256: Splits(4, 4, 32, 3),
     512: Splits(4, 6),
     1024: Splits(2, 12),
     1 << 31: Splits(1, 1),
 }
+BYTE_KEYS = 64  # fewest keys of a tile, in two stages, where they are stored in 8 bits
 AT_ONCE = 8  # splits whose sums are asked for together
-N_FRESH = 1024  # tokens of a step from which Hopper's own kernel of prompts is faster than others, one of its prompts
-LEAST_FRESH = 128  # fewest new tokens, and the widths of heads that it takes
-FRESH_DIMS = (64, 128)
+N_HOPPER = 1024  # tokens of a step from which Hopper's own kernel of prompts is faster than others
+LEAST_PROMPT = 128  # fewest new tokens of a sequence, and the widths of heads and sizes of pages that it takes
+PROMPT_DIMS = (64, 128)
+PROMPT_PAGES = (8, 16, 32, 64, 128)
 N_FUSED = 256  # pairs up to which one kernel turns and writes keys, too
 
 
@@ -147,38 +151,43 @@ def attend_mixed(call: AttentionCall, n_seqs: int, new: StepRows | None = None) 
     out = torch.empty_like(call.q)
     tiles = (*LARGE_TILES, *SMALL_TILES) if is_large(len(call.q), call.group) else SMALL_TILES
     tile, (new_keys, new_values) = fitting(tiles, call), new or (call.q, call.q)
-    least_fresh = LEAST_FRESH if new and takes_fresh(call, new) else 0
+    least_prompt = LEAST_PROMPT if new and takes_prompts(call, new) else 0
     kernels.prefill_kernel[(n_tiles(call, n_seqs, tile.rows), call.n_kv)](
         out, call.q, store[0], store[1], new_keys, new_values, pages, inputs.query_start, inputs.positions,
         inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0), len(call.q),
         new_keys.stride(0), new_values.stride(0), call.n_q, call.n_kv, store.shape[4], call.page_size, call.group,
-        *call.has_per_head, n_seqs > 1, least_fresh, new is not None, spec.window > 0, spec.softcap > 0,
+        *call.has_per_head, n_seqs > 1, least_prompt, new is not None, spec.window > 0, spec.softcap > 0,
         TYPES[call.dtype], tile.rows, tile.keys, call.dim, num_warps=tile.n_warps, num_stages=tile.n_stages, **OVERLAP,
     )  # fmt: skip
-    if new and least_fresh:
-        attend_fresh(call, n_seqs, new, out)
+    if new and least_prompt:
+        attend_prompts(call, n_seqs, new, out)
     if n_seqs > 1:
         decode(call, n_seqs, out, mixed=True)
     return out
 
 
-def takes_fresh(call: AttentionCall, new: StepRows) -> bool:
-    """Whether Hopper's own kernel has the prompts that begin in the step, with all their keys in its rows."""
-    spec, kinds = call.spec, {call.dtype, call.q.dtype, new.keys.dtype, new.values.dtype}
+def takes_prompts(call: AttentionCall, new: StepRows) -> bool:
+    """Whether Hopper's own kernel has the prompts of a step, whose new keys are in its rows."""
+    spec, kinds = call.spec, {call.dtype, call.q.dtype, new.keys.dtype, new.values.dtype, call.store.dtype}
     is_bare = not any(call.has_per_head) and not spec.window and not spec.softcap and spec.causal
-    return is_bare and len(kinds) == 1 and call.dim in FRESH_DIMS and has_warp_groups(call.q.device)
+    fits = call.dim in PROMPT_DIMS and call.page_size in PROMPT_PAGES
+    return is_bare and len(kinds) == 1 and fits and has_warp_groups(call.q.device)
 
 
-def attend_fresh(call: AttentionCall, n_seqs: int, new: StepRows, out: torch.Tensor) -> None:
-    """Write the rows of sequences that begin in this step and have `LEAST_FRESH` tokens or more."""
+def attend_prompts(call: AttentionCall, n_seqs: int, new: StepRows, out: torch.Tensor) -> None:
+    """Write the rows of sequences that have `LEAST_PROMPT` tokens or more in this step."""
     from tahr.backends.cuda.kernels.hopper import prefill  # not every Triton has what it is written in
 
-    inputs, block_m, block_n = call.inputs, prefill.BLOCK_M, LEAST_FRESH
+    inputs, pages, block_m, block_n = call.inputs, call.pages, prefill.BLOCK_M, LEAST_PROMPT
     n_tiles = len(call.q) * call.group // block_m + min(n_seqs, len(call.q) // block_n)  # see `first_tile`
     keys, values = (prefill.descriptor(rows, call.dim, block_n) for rows in new)
-    prefill.fresh_kernel[(n_tiles, call.n_kv)](
-        out, call.q, keys, values, inputs.query_start, inputs.positions, inputs.counts, call.spec.scale, call.n_q,
-        call.group, call.dim, block_m, block_n, prefill.N_STAGES, num_warps=WARP_GROUP, **OVERLAP,
+    key_pages, value_pages = (
+        prefill.descriptor(side.view(-1, call.dim), call.dim, call.page_size) for side in call.store
+    )
+    prefill.prompt_kernel[(n_tiles, call.n_kv)](
+        out, call.q, keys, values, key_pages, value_pages, pages, inputs.query_start, inputs.positions, inputs.counts,
+        call.spec.scale, pages.stride(0), call.n_q, call.n_kv, call.group, call.page_size, call.dim, block_m, block_n,
+        prefill.N_STAGES, num_warps=WARP_GROUP, **OVERLAP,
     )  # fmt: skip
 
 
@@ -213,6 +222,8 @@ class KeyCut:
 def cut_keys(call: AttentionCall, n_seqs: int) -> KeyCut:
     n_pairs, n_keys = n_seqs * call.n_kv, call.pages.shape[1] * call.page_size
     kind = next(kind for most, kind in SPLITS.items() if n_pairs <= most)
+    if call.store.element_size() == 1:
+        kind = kind._replace(keys=max(BYTE_KEYS, kind.keys), n_stages=2)
     keys = min(kind.keys, TILE_BYTES // (block_d(call.dim) * max(call.dtype.itemsize, call.store.element_size())))
     n_splits = 1 << min(kind.most, -(-n_keys // (kind.least * keys))).bit_length() - 1  # a power of two
     sums = call.q.new_empty((n_seqs * call.n_q, n_splits, call.dim), dtype=torch.float32)
@@ -223,7 +234,7 @@ def cut_keys(call: AttentionCall, n_seqs: int) -> KeyCut:
 def decode(call: AttentionCall, n_seqs: int, out: torch.Tensor, mixed: bool) -> None:
     """Write the rows of sequences that have one query."""
     store, pages, inputs, spec, cut = call.store, call.pages, call.inputs, call.spec, cut_keys(call, n_seqs)
-    kernels.decode_kernel[(call.n_kv, n_seqs, cut.n_splits)](
+    decode_kernels.decode_kernel[(call.n_kv, n_seqs, cut.n_splits)](
         out, *cut.parts, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.order, inputs.query_start,
         inputs.seq_lens, inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
         cut.n_splits, call.n_q, call.n_kv, call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head,
@@ -241,7 +252,7 @@ def combine(call: AttentionCall, cut: KeyCut, out: torch.Tensor, mixed: bool) ->
     inputs, n_seqs = call.inputs, len(cut.parts[1]) // call.n_q
     n_heads, most = 1 if n_seqs * call.n_kv <= N_FUSED else call.group, cut.kind.most
     block_h = triton.next_power_of_2(n_heads)
-    kernels.combine_kernel[(n_seqs, call.n_q // n_heads)](
+    decode_kernels.combine_kernel[(n_seqs, call.n_q // n_heads)](
         out, *cut.parts, inputs.query_start, inputs.seq_lens, inputs.counts, call.spec.window, cut.n_splits,
         call.n_q, call.dim, n_heads, mixed, cuda_kv.rotation_of(call.store), cut.kind.least, cut.keys, most,
         min(most, AT_ONCE), block_h, block_d(call.dim), num_warps=min(block_h, DECODE_WARPS), **OVERLAP,
@@ -267,7 +278,7 @@ def reads_rows(q: torch.Tensor, kv: Sequence[torch.Tensor], spec: AttentionSpec,
     dim = cuda_kv.head_dim(store)
     is_plain = cuda_kv.block_of(store) == 0 and block_d(dim) == dim and store.dtype != torch.float32
     large = is_large(len(q), q.shape[1] // kv[0].shape[1])
-    large = large or (len(q) >= N_FRESH and dim in FRESH_DIMS and has_warp_groups(q.device))
+    large = large or (len(q) >= N_HOPPER and dim in PROMPT_DIMS and has_warp_groups(q.device))
     return is_plain and large and memory.step.limits.n_tokens_per_seq != 1
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 import triton
 import triton.language as tl
+from triton.language import constexpr
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tahr.backends.api import Activation, Routing
@@ -128,7 +129,7 @@ def tiles_for(dtype: torch.dtype, tile_size: int, device: torch.device) -> tuple
 
 
 @triton.jit
-def place_of(program, n_out, block_n: tl.constexpr):
+def place_of(program, n_out, block_n: constexpr):
     """The tile of assignments of a program, and its first weight row. Programs that follow each other share the rows
     of their tile, which are then read from memory once."""
     n_blocks = tl.cdiv(n_out, block_n)
@@ -136,16 +137,14 @@ def place_of(program, n_out, block_n: tl.constexpr):
 
 
 @triton.jit
-def tile_rows(order, tile_begins, tile_ends, tile, block_m: tl.constexpr):
+def tile_rows(order, tile_begins, tile_ends, tile, block_m: constexpr):
     at = tl.load(tile_begins + tile) + tl.arange(0, block_m)
     alive = at < tl.load(tile_ends + tile)
     return tl.load(order + at, mask=alive, other=0).to(tl.int64), alive
 
 
 @triton.jit
-def weight_tile(
-    w, expert, first, begin, n_out, n_cols, travels: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr
-):
+def weight_tile(w, expert, first, begin, n_out, n_cols, travels: constexpr, block_n: constexpr, block_k: constexpr):
     """Columns begin.. of an expert's weight rows first..; what lies outside of the matrix is not used."""
     if travels:
         found = w.load([(expert * n_out + first).to(tl.int32), begin])
@@ -159,8 +158,8 @@ def weight_tile(
 @triton.jit
 def gated_kernel(
     out, x, gate, up, gate_bias, up_bias, shares, order, tile_experts, tile_begins, tile_ends, n_experts, n_active,
-    n_out, n_cols, x_stride, share_stride, has_bias: tl.constexpr, scales: tl.constexpr, act: tl.constexpr,
-    dtype: tl.constexpr, travels: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+    n_out, n_cols, x_stride, share_stride, has_bias: constexpr, scales: constexpr, act: constexpr,
+    dtype: constexpr, travels: constexpr, block_m: constexpr, block_n: constexpr, block_k: constexpr,
 ):  # fmt: skip
     """act(x @ gate.T) * (x @ up.T) of every assignment's expert."""
     let_next_start()
@@ -192,8 +191,8 @@ def gated_kernel(
 
 @triton.jit
 def down_kernel(
-    out, x, down, bias, order, tile_experts, tile_begins, tile_ends, n_experts, n_out, n_cols, has_bias: tl.constexpr,
-    dtype: tl.constexpr, travels: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+    out, x, down, bias, order, tile_experts, tile_begins, tile_ends, n_experts, n_out, n_cols, has_bias: constexpr,
+    dtype: constexpr, travels: constexpr, block_m: constexpr, block_n: constexpr, block_k: constexpr,
 ):  # fmt: skip
     """x @ down.T of every assignment's expert."""
     let_next_start()
@@ -218,9 +217,7 @@ def down_kernel(
 
 
 @triton.jit
-def weigh_kernel(
-    out, parts, shares, width, share_stride, n_active, scale, renormalise: tl.constexpr, block: tl.constexpr
-):
+def weigh_kernel(out, parts, shares, width, share_stride, n_active, scale, renormalise: constexpr, block: constexpr):
     """The sum of a row's parts by their shares, in order."""
     let_next_start()
     wait_for_previous()
@@ -303,9 +300,9 @@ def run_experts(x: torch.Tensor, chosen: Assignments, stacks: ExpertStacks, dtyp
 
 @triton.jit
 def expert_gate_kernel(
-    out, x, gate, up, gate_bias, up_bias, shares, experts, n_out, x_stride, n_active: tl.constexpr,
-    n_cols: tl.constexpr, has_bias: tl.constexpr, scales: tl.constexpr, act: tl.constexpr, dtype: tl.constexpr,
-    block_n: tl.constexpr, block_k: tl.constexpr,
+    out, x, gate, up, gate_bias, up_bias, shares, experts, n_out, x_stride, n_active: constexpr,
+    n_cols: constexpr, has_bias: constexpr, scales: constexpr, act: constexpr, dtype: constexpr,
+    block_n: constexpr, block_k: constexpr,
 ):  # fmt: skip
     """act(x @ gate.T) * (x @ up.T) of one assignment's expert for some weight rows."""
     let_next_start()
@@ -333,9 +330,9 @@ def expert_gate_kernel(
 
 @triton.jit
 def expert_down_kernel(
-    out, x, down, bias, shares, experts, n_out, scale, n_active: tl.constexpr, n_cols: tl.constexpr,
-    has_bias: tl.constexpr, scaled: tl.constexpr, renormalise: tl.constexpr, block_n: tl.constexpr,
-    block_k: tl.constexpr,
+    out, x, down, bias, shares, experts, n_out, scale, n_active: constexpr, n_cols: constexpr,
+    has_bias: constexpr, scaled: constexpr, renormalise: constexpr, block_n: constexpr,
+    block_k: constexpr,
 ):  # fmt: skip
     """The sum of a row's x @ down.T by the shares of its experts, in order, for some weight rows; `scaled` ones have
     no shares any more."""

@@ -3,6 +3,7 @@
 import torch
 import triton
 import triton.language as tl
+from triton.language import constexpr
 
 from tahr.backends.api import Activation
 from tahr.backends.cuda.kernels.common.dependent import OVERLAP, let_next_start, wait_for_previous
@@ -18,8 +19,8 @@ ALIGN = 16  # rows and columns of a matrix for the library's products of 8-bit f
 
 @triton.jit
 def scaled_sums(
-    products, scales, outs, n_out, begin, n_cols: tl.constexpr, group: tl.constexpr, block_n: tl.constexpr,
-    block_k: tl.constexpr,
+    products, scales, outs, n_out, begin, n_cols: constexpr, group: constexpr, block_n: constexpr,
+    block_k: constexpr,
 ):  # fmt: skip
     """The sums of products [block_n, block_k] from column `begin` on, times the scales of their columns; one scale of
     all columns is left to the caller."""
@@ -36,8 +37,8 @@ def scaled_sums(
 
 @triton.jit
 def fp8_vector_kernel(
-    out, x, w, scales, bias, n_out, x_stride, n_cols: tl.constexpr, group: tl.constexpr, act: tl.constexpr,
-    has_bias: tl.constexpr, dtype: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+    out, x, w, scales, bias, n_out, x_stride, n_cols: constexpr, group: constexpr, act: constexpr,
+    has_bias: constexpr, dtype: constexpr, block_n: constexpr, block_k: constexpr,
 ):  # fmt: skip
     """out = row @ w.T + bias for one row per program; with `act`, w holds a gate above an up matrix: act(gate) * up.
 
@@ -74,7 +75,7 @@ def fp8_vector_kernel(
 
 
 @triton.jit
-def round_rows_kernel(rounded, scales, x, n_cols, x_stride, largest: tl.constexpr, block: tl.constexpr):
+def round_rows_kernel(rounded, scales, x, n_cols, x_stride, largest: constexpr, block: constexpr):
     """Rows as 8-bit floats, the largest number of each as the largest there is, and what they must be multiplied by."""
     let_next_start()
     wait_for_previous()

@@ -4,6 +4,7 @@ leave most multiprocessors idle."""
 import torch
 import triton
 import triton.language as tl
+from triton.language import constexpr
 
 from tahr.backends.api import Activation
 from tahr.backends.cuda.kernels.common.card import n_processors, stages_within
@@ -21,7 +22,7 @@ PER_PROCESSOR, LEAST_TILES, MOST_PARTS = 4, 4, 8  # programs of a product in par
 
 # Four 8-bit floats become two registers of bf16 numbers: their bits, moved, are 2^120 times too small. NaN would become
 # 480, but no rounding gives it, and files that hold it are refused.
-WIDEN = tl.constexpr("""
+WIDEN = constexpr("""
 {
     .reg .b32 low, high, small, power, zeros;
     mov.b32 power, 0x7b807b80;
@@ -38,11 +39,11 @@ WIDEN = tl.constexpr("""
     fma.rn.bf16x2 $1, high, power, zeros;
 }
 """)
-_by_bits = tl.constexpr(not interprets())
+_by_bits = constexpr(not interprets())
 
 
 @triton.jit
-def widened(values, dtype: tl.constexpr):
+def widened(values, dtype: constexpr):
     """8-bit floats as wider ones. Triton makes them bf16 by way of f32, one at a time, slower than they are read."""
     if _by_bits & (dtype == tl.bfloat16):
         bits = values.to(tl.uint8, bitcast=True)
@@ -51,7 +52,7 @@ def widened(values, dtype: tl.constexpr):
 
 
 @triton.jit
-def load_tile(x, first, n_rows, begin, stride, n_cols: tl.constexpr, block_m: tl.constexpr, block_k: tl.constexpr):
+def load_tile(x, first, n_rows, begin, stride, n_cols: constexpr, block_m: constexpr, block_k: constexpr):
     """Columns `begin` .. of rows `first` .., zeros outside."""
     rows, cols = first + tl.arange(0, block_m), begin + tl.arange(0, block_k)
     inside = rows[:, None] < n_rows
@@ -62,7 +63,7 @@ def load_tile(x, first, n_rows, begin, stride, n_cols: tl.constexpr, block_m: tl
 
 @triton.jit
 def store_rows(
-    out, total, up, scales, bias, first, n_rows, outs, n_out, act: tl.constexpr, has_bias: tl.constexpr,
+    out, total, up, scales, bias, first, n_rows, outs, n_out, act: constexpr, has_bias: constexpr,
 ):  # fmt: skip
     """Sums times the scales of their rows of w, plus bias, or what `act` makes of two such: rows `first` .. of out."""
     inside, rows = outs < n_out, first + tl.arange(0, total.shape[0])
@@ -80,9 +81,9 @@ def store_rows(
 
 @triton.jit(do_not_specialize=["n_rows"])
 def fp8_few_kernel(
-    out, x, w, scales, bias, n_rows, n_out, x_stride, n_cols: tl.constexpr, share: tl.constexpr, act: tl.constexpr,
-    has_bias: tl.constexpr, several: tl.constexpr, dtype: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr,
-    block_k: tl.constexpr,
+    out, x, w, scales, bias, n_rows, n_out, x_stride, n_cols: constexpr, share: constexpr, act: constexpr,
+    has_bias: constexpr, several: constexpr, dtype: constexpr, block_m: constexpr, block_n: constexpr,
+    block_k: constexpr,
 ):  # fmt: skip
     """out = x @ w.T + bias; with `act`, w holds a gate above an up matrix: act(gate) * up.
 

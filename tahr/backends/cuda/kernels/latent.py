@@ -9,6 +9,7 @@ from functools import cache
 import torch
 import triton
 import triton.language as tl
+from triton.language import constexpr
 
 from tahr.backends.cuda.kernels.attention import AttentionCall
 from tahr.backends.cuda.kernels.common.card import shared_bytes
@@ -37,7 +38,7 @@ def sequence_at(token, query_start, n_seqs):
 @triton.jit(do_not_specialize=["page_table", "query_start", "positions", "counts", "table_stride", "page_size"])
 def latent_kernel(
     out, q, keys, page_table, query_start, positions, counts, scale, table_stride, n_q, dim, n_rope, latent, page_size,
-    dtype: tl.constexpr, heads: tl.constexpr, n_keys: tl.constexpr, block_r: tl.constexpr, block_l: tl.constexpr,
+    dtype: constexpr, heads: constexpr, n_keys: constexpr, block_r: constexpr, block_l: constexpr,
 ):  # fmt: skip
     """One program per token and `heads` heads: all have the same key [rope | latent], and the latent is the value."""
     let_next_start()

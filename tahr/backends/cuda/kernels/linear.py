@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
+from triton.language import constexpr
 
 from tahr.backends.api import Activation
 from tahr.backends.cuda.kernels.common.card import stages_within
@@ -55,7 +56,7 @@ TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: 
 @triton.jit(do_not_specialize=["n_rows"])
 def linear_kernel(
     out, x, w, bias, n_rows, n_out, n_cols, x_stride,
-    has_bias: tl.constexpr, dtype: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+    has_bias: constexpr, dtype: constexpr, block_m: constexpr, block_n: constexpr, block_k: constexpr,
 ):  # fmt: skip
     """out = x @ w.T + bias. Columns are summed in the same order for every row, whatever the other rows are."""
     let_next_start()
@@ -79,7 +80,7 @@ def linear_kernel(
 
 
 @triton.jit
-def load_weights(w, outs, n_out, begin, n_cols: tl.constexpr, block_k: tl.constexpr):
+def load_weights(w, outs, n_out, begin, n_cols: constexpr, block_k: constexpr):
     """Columns begin.. of some rows of a matrix [block_n, block_k], zeros outside of it."""
     cols = begin + tl.arange(0, block_k)
     at = w + outs.to(tl.int64)[:, None] * n_cols + cols[None, :]
@@ -89,8 +90,8 @@ def load_weights(w, outs, n_out, begin, n_cols: tl.constexpr, block_k: tl.conste
 
 @triton.jit
 def vector_kernel(
-    out, x, w, bias, total, y, gain, eps, y_scale, n_out, x_stride, n_cols: tl.constexpr, has_norm: tl.constexpr,
-    act: tl.constexpr, has_bias: tl.constexpr, dtype: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+    out, x, w, bias, total, y, gain, eps, y_scale, n_out, x_stride, n_cols: constexpr, has_norm: constexpr,
+    act: constexpr, has_bias: constexpr, dtype: constexpr, block_n: constexpr, block_k: constexpr,
 ):  # fmt: skip
     """out = row @ w.T + bias for one row per program: of x, or with `has_norm` of rms_norm(x + y_scale * y).
 

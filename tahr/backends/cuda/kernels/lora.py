@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
+from triton.language import constexpr
 
 from tahr.backends.api import LORA_TILE
 from tahr.backends.cuda.kernels.common.card import shared_bytes
@@ -28,9 +29,9 @@ SPLIT_COLS = 1024  # columns of x that one program of `shrink_kernel` takes at o
 FEWEST_PROGRAMS = (
     8  # programs that share the tiles of a step: a grid is as large as the most tiles need, and mostly there are few
 )
-_entry, _tile, _record = tl.constexpr(ENTRY), tl.constexpr(LORA_TILE), tl.constexpr(RECORD)
-_rows, _scales = tl.constexpr(ROWS), tl.constexpr(SCALES)
-_keep = tl.constexpr("evict_last")  # sums that every linear reads stay in the cache while matrices pass through it
+_entry, _tile, _record = constexpr(ENTRY), constexpr(LORA_TILE), constexpr(RECORD)
+_rows, _scales = constexpr(ROWS), constexpr(SCALES)
+_keep = constexpr("evict_last")  # sums that every linear reads stay in the cache while matrices pass through it
 
 
 class TileTables(NamedTuple):
@@ -54,8 +55,8 @@ class LoraCall(NamedTuple):
 
 @triton.jit
 def shrink_tile(
-    low, x, factors, records, tile, target, x_stride, n_cols, most_tiles, table_tiles, n_targets: tl.constexpr,
-    most_rank: tl.constexpr, dtype: tl.constexpr, block_k: tl.constexpr,
+    low, x, factors, records, tile, target, x_stride, n_cols, most_tiles, table_tiles, n_targets: constexpr,
+    most_rank: constexpr, dtype: constexpr, block_k: constexpr,
 ):  # fmt: skip
     """The rows of one tile over the columns of this program. Everything but x is asked for before x is there."""
     places, at = tl.arange(0, _tile), factors + (target * table_tiles + tile).to(tl.int64) * _entry
@@ -76,8 +77,8 @@ def shrink_tile(
 
 @triton.jit
 def shrink_kernel(
-    low, x, factors, records, n_tiles, x_stride, n_cols, most_tiles, table_tiles, n_targets: tl.constexpr,
-    most_rank: tl.constexpr, dtype: tl.constexpr, block_k: tl.constexpr,
+    low, x, factors, records, n_tiles, x_stride, n_cols, most_tiles, table_tiles, n_targets: constexpr,
+    most_rank: constexpr, dtype: constexpr, block_k: constexpr,
 ):  # fmt: skip
     """low[split, place in its tile, target] = a x over the columns of one split."""
     let_next_start()
@@ -91,8 +92,8 @@ def shrink_kernel(
 
 
 @triton.jit
-def sums_of(low, tile, target, most_tiles, ranks, mask, n_targets: tl.constexpr, most_rank: tl.constexpr,
-            n_splits: tl.constexpr):  # fmt: skip
+def sums_of(low, tile, target, most_tiles, ranks, mask, n_targets: constexpr, most_rank: constexpr,
+            n_splits: constexpr):  # fmt: skip
     """Sums of `shrink_kernel` for the rows of a tile, the splits added in order."""
     lows = tl.zeros((_tile, _tile), tl.float32)
     for split in tl.static_range(n_splits):
@@ -104,8 +105,8 @@ def sums_of(low, tile, target, most_tiles, ranks, mask, n_targets: tl.constexpr,
 @triton.jit
 def expand_tile(
     out, low, factors, records, tile, target, block, begin, height, n_out, out_stride, most_tiles, table_tiles,
-    n_targets: tl.constexpr, most_rank: tl.constexpr, n_splits: tl.constexpr, dtype: tl.constexpr,
-    block_n: tl.constexpr,
+    n_targets: constexpr, most_rank: constexpr, n_splits: constexpr, dtype: constexpr,
+    block_n: constexpr,
 ):  # fmt: skip
     """The rows of one tile and the columns of this program. Everything that no kernel makes is asked for first."""
     at, record = factors + (target * table_tiles + tile).to(tl.int64) * _entry, records + tile * _record
@@ -144,8 +145,8 @@ def expand_tile(
 @triton.jit
 def expand_kernel(
     out, low, factors, records, n_tiles, n_out, out_stride, most_tiles, table_tiles, height0, height1, height2,
-    n_targets: tl.constexpr, most_rank: tl.constexpr, n_splits: tl.constexpr, dtype: tl.constexpr,
-    block_n: tl.constexpr,
+    n_targets: constexpr, most_rank: constexpr, n_splits: constexpr, dtype: constexpr,
+    block_n: constexpr,
 ):  # fmt: skip
     """out[row, columns of target] += scale * b sums. The sums are those of `shrink_kernel`, or with no splits columns
     of `out` from n_out on, behind each other as the rows of a `SpareRows`."""

@@ -6,6 +6,7 @@ Tiles travel by the copy engine of Hopper and later cards. A kernel starts while
 import torch
 import triton
 import triton.language as tl
+from triton.language import constexpr
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tahr.backends.api import Activation
@@ -27,8 +28,8 @@ PARTS_TILE, MOST_PARTS = TILES[1], 8
 
 @triton.jit
 def narrow_kernel(
-    out, x, w, bias, n_out, share, act: tl.constexpr, has_bias: tl.constexpr, dtype: tl.constexpr,
-    block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+    out, x, w, bias, n_out, share, act: constexpr, has_bias: constexpr, dtype: constexpr,
+    block_m: constexpr, block_n: constexpr, block_k: constexpr,
 ):  # fmt: skip
     """out = x @ w.T + bias; with `act`, w holds a gate above an up matrix: act(gate) * up.
 

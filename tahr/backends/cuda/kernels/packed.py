@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from triton.language import constexpr
 
 from tahr.backends.api import Activation
 from tahr.backends.cuda.kernels.common.dependent import OVERLAP, let_next_start, wait_for_previous
@@ -22,11 +23,11 @@ MOST_VECTORS = 4  # rows up to which the matrix is read once for each of them
 # Words of codes that a program takes at a time from each of some weight rows, by bits; fewer where they index a table.
 VECTOR_WORDS, VECTOR_ROWS, LOOKED_UP_ROWS = 512, {4: 16, 5: 8, 6: 8, 8: 8}, 4
 DENSE_WORDS, DENSE_COLS = 128, 1024  # words that a program unpacks of a matrix, and columns of a row
-_interprets = tl.constexpr(interprets())
+_interprets = constexpr(interprets())
 
 
 @triton.jit
-def dot_bytes(w, x, total, signed: tl.constexpr):
+def dot_bytes(w, x, total, signed: constexpr):
     """total + the products of the four bytes of w, signed or not, and the four signed bytes of x."""
     if _interprets:
         for j in tl.static_range(4):
@@ -44,7 +45,7 @@ def dot_bytes(w, x, total, signed: tl.constexpr):
 
 
 @triton.jit
-def for_words(blocks, block_n: tl.constexpr, block_w: tl.constexpr, lanes: tl.constexpr):
+def for_words(blocks, block_n: constexpr, block_w: constexpr, lanes: constexpr):
     """Values of blocks, repeated for each of their words."""
     spread = tl.broadcast_to(blocks[:, :, None], (block_n, block_w // lanes, lanes))
     return tl.reshape(spread, (block_n, block_w))
@@ -52,11 +53,11 @@ def for_words(blocks, block_n: tl.constexpr, block_w: tl.constexpr, lanes: tl.co
 
 @triton.jit
 def load_words(
-    codes, high, scales, outs, n_out, begin, n_words: tl.constexpr, n_bits: tl.constexpr, block_n: tl.constexpr,
-    block_w: tl.constexpr,
+    codes, high, scales, outs, n_out, begin, n_words: constexpr, n_bits: constexpr, block_n: constexpr,
+    block_w: constexpr,
 ):  # fmt: skip
     """Words of weight rows as they are stored: codes, high bits (twice, where there is one word) and scales."""
-    lanes: tl.constexpr = 8 if n_bits == 8 else 4  # words of a block
+    lanes: constexpr = 8 if n_bits == 8 else 4  # words of a block
     n, block = begin + tl.arange(0, block_w), begin // lanes + tl.arange(0, block_w // lanes)
     rows, live = outs.to(tl.int64)[:, None], outs[:, None] < n_out
     word = tl.load(codes + rows * n_words + n[None, :], mask=live & (n < n_words)[None, :], other=0)
@@ -74,7 +75,7 @@ def load_words(
 
 
 @triton.jit
-def code_bytes(word, upper, upper_odd, n, n_bits: tl.constexpr):
+def code_bytes(word, upper, upper_odd, n, n_bits: constexpr):
     """The codes of words as bytes: those of even columns, and those of odd ones; of eight bits, all in both."""
     lane = (2 * (n % 4))[None, :]
     if n_bits == 8:
@@ -98,9 +99,9 @@ def two_scales(pair):
 
 
 @triton.jit
-def scales_of(pair, n, n_bits: tl.constexpr, has_offset: tl.constexpr):
+def scales_of(pair, n, n_bits: constexpr, has_offset: constexpr):
     """The scale of words, and the offset where there is one."""
-    lanes: tl.constexpr = 8 if n_bits == 8 else 4
+    lanes: constexpr = 8 if n_bits == 8 else 4
     a, b = two_scales(pair)
     if not has_offset:
         a = tl.where((n % lanes < lanes // 2)[None, :], a, b)
@@ -108,9 +109,9 @@ def scales_of(pair, n, n_bits: tl.constexpr, has_offset: tl.constexpr):
 
 
 @triton.jit
-def rounded_bytes(x_row, n, inside, first: tl.constexpr, n_bits: tl.constexpr, inverse, dtype: tl.constexpr):
+def rounded_bytes(x_row, n, inside, first: constexpr, n_bits: constexpr, inverse, dtype: constexpr):
     """The columns of words as signed bytes: every other one from the first or the second on, or all of eight bits."""
-    n_codes: tl.constexpr = 32 // n_bits if n_bits == 8 else 8
+    n_codes: constexpr = 32 // n_bits if n_bits == 8 else 8
     word = tl.zeros_like(n)
     for j in tl.static_range(4):
         x = tl.load(x_row + n * n_codes + j * (n_codes // 4) + first, mask=inside, other=0.0).to(dtype).to(tl.float32)
@@ -119,9 +120,9 @@ def rounded_bytes(x_row, n, inside, first: tl.constexpr, n_bits: tl.constexpr, i
 
 
 @triton.jit
-def largest(x_row, n, inside, n_bits: tl.constexpr, dtype: tl.constexpr):
+def largest(x_row, n, inside, n_bits: constexpr, dtype: constexpr):
     """The largest magnitude among the columns of each word."""
-    n_codes: tl.constexpr = 4 if n_bits == 8 else 8
+    n_codes: constexpr = 4 if n_bits == 8 else 8
     found = tl.zeros_like(n).to(tl.float32)
     for i in tl.static_range(n_codes):
         x = tl.load(x_row + n * n_codes + i, mask=inside, other=0.0).to(dtype).to(tl.float32)
@@ -132,7 +133,7 @@ def largest(x_row, n, inside, n_bits: tl.constexpr, dtype: tl.constexpr):
 @triton.jit
 def dot_words(
     word, upper, upper_odd, pair, n, even_x, odd_x, x_scale,
-    n_bits: tl.constexpr, has_offset: tl.constexpr, shift: tl.constexpr,
+    n_bits: constexpr, has_offset: constexpr, shift: constexpr,
 ):  # fmt: skip
     """Products of weight words with a row of x in bytes, times UNIT: [outs, words]."""
     even, odd = code_bytes(word, upper, upper_odd, n, n_bits)
@@ -153,9 +154,9 @@ def dot_words(
 
 @triton.jit
 def packed_vector_kernel(
-    out, x, codes, high, scales, table, bias, n_out, x_stride, n_words: tl.constexpr, n_bits: tl.constexpr,
-    has_offset: tl.constexpr, shift: tl.constexpr, has_table: tl.constexpr, act: tl.constexpr, has_bias: tl.constexpr,
-    dtype: tl.constexpr, unit: tl.constexpr, block_n: tl.constexpr, block_w: tl.constexpr,
+    out, x, codes, high, scales, table, bias, n_out, x_stride, n_words: constexpr, n_bits: constexpr,
+    has_offset: constexpr, shift: constexpr, has_table: constexpr, act: constexpr, has_bias: constexpr,
+    dtype: constexpr, unit: constexpr, block_n: constexpr, block_w: constexpr,
 ):  # fmt: skip
     """out = row @ w.T + bias for one row of x per program. With `act`, w is a gate above an up matrix.
 
@@ -191,7 +192,7 @@ def packed_vector_kernel(
 
 
 @triton.jit
-def finish(out, bias, result, up_result, index, outs, n_out, act: tl.constexpr, has_bias: tl.constexpr):
+def finish(out, bias, result, up_result, index, outs, n_out, act: constexpr, has_bias: constexpr):
     """Add biases, activate, store."""
     if has_bias:
         result += tl.load(bias + outs, mask=outs < n_out, other=0.0)
@@ -204,8 +205,8 @@ def finish(out, bias, result, up_result, index, outs, n_out, act: tl.constexpr, 
 
 @triton.jit
 def code_value(
-    codes, a, b, table, j: tl.constexpr, n_bits: tl.constexpr, has_offset: tl.constexpr, shift: tl.constexpr,
-    has_table: tl.constexpr,
+    codes, a, b, table, j: constexpr, n_bits: constexpr, has_offset: constexpr, shift: constexpr,
+    has_table: constexpr,
 ):  # fmt: skip
     """The values of byte j of words of codes."""
     if has_table:
@@ -221,8 +222,8 @@ def code_value(
 
 @triton.jit
 def two_values(
-    codes, a, b, table, j: tl.constexpr, n_bits: tl.constexpr, has_offset: tl.constexpr, shift: tl.constexpr,
-    has_table: tl.constexpr, dtype: tl.constexpr,
+    codes, a, b, table, j: constexpr, n_bits: constexpr, has_offset: constexpr, shift: constexpr,
+    has_table: constexpr, dtype: constexpr,
 ):  # fmt: skip
     """Values of bytes j and j + 2, in a last axis."""
     first = code_value(codes, a, b, table, j, n_bits, has_offset, shift, has_table).to(dtype)
@@ -231,8 +232,8 @@ def two_values(
 
 @triton.jit
 def word_values(
-    even, odd, a, b, table, n_bits: tl.constexpr, has_offset: tl.constexpr, shift: tl.constexpr,
-    has_table: tl.constexpr, dtype: tl.constexpr,
+    even, odd, a, b, table, n_bits: constexpr, has_offset: constexpr, shift: constexpr,
+    has_table: constexpr, dtype: constexpr,
 ):  # fmt: skip
     """The values of words in the order of their columns, in further axes of two."""
     low = two_values(even, a, b, table, 0, n_bits, has_offset, shift, has_table, dtype)
@@ -247,9 +248,9 @@ def word_values(
 
 @triton.jit
 def packed_table_kernel(
-    out, x, codes, high, scales, table, bias, n_out, x_stride, n_words: tl.constexpr, n_bits: tl.constexpr,
-    has_offset: tl.constexpr, shift: tl.constexpr, has_table: tl.constexpr, act: tl.constexpr, has_bias: tl.constexpr,
-    dtype: tl.constexpr, unit: tl.constexpr, block_n: tl.constexpr, block_w: tl.constexpr,
+    out, x, codes, high, scales, table, bias, n_out, x_stride, n_words: constexpr, n_bits: constexpr,
+    has_offset: constexpr, shift: constexpr, has_table: constexpr, act: constexpr, has_bias: constexpr,
+    dtype: constexpr, unit: constexpr, block_n: constexpr, block_w: constexpr,
 ):  # fmt: skip
     """Multiply codes that stand for the numbers of a table; x is not rounded to bytes."""
     let_next_start()
@@ -286,10 +287,10 @@ def packed_table_kernel(
 @triton.jit
 def values_at(
     codes, high, scales, table, row, cols, mask, n_blocks,
-    n_bits: tl.constexpr, has_offset: tl.constexpr, shift: tl.constexpr, has_table: tl.constexpr, unit: tl.constexpr,
+    n_bits: constexpr, has_offset: constexpr, shift: constexpr, has_table: constexpr, unit: constexpr,
 ):  # fmt: skip
     """The values of some columns of a row, one by one."""
-    n_codes: tl.constexpr = 4 if n_bits == 8 else 8
+    n_codes: constexpr = 4 if n_bits == 8 else 8
     at, inner = row * n_blocks + cols // 32, cols % 32
     code = tl.load(codes + row * n_blocks * (32 // n_codes) + cols // n_codes, mask=mask, other=0)
     code = code >> (inner % n_codes * (32 // n_codes))
@@ -310,12 +311,12 @@ def values_at(
 
 @triton.jit
 def unpack_kernel(
-    out, codes, high, scales, table, n_out, n_words: tl.constexpr, n_bits: tl.constexpr, has_offset: tl.constexpr,
-    shift: tl.constexpr, has_table: tl.constexpr, unit: tl.constexpr, block_n: tl.constexpr, block_w: tl.constexpr,
+    out, codes, high, scales, table, n_out, n_words: constexpr, n_bits: constexpr, has_offset: constexpr,
+    shift: constexpr, has_table: constexpr, unit: constexpr, block_n: constexpr, block_w: constexpr,
 ):  # fmt: skip
     """The dense values of a matrix."""
     let_next_start()
-    n_codes: tl.constexpr = 4 if n_bits == 8 else 8
+    n_codes: constexpr = 4 if n_bits == 8 else 8
     outs, begin = tl.program_id(0) * block_n + tl.arange(0, block_n), tl.program_id(1) * block_w
     n = begin + tl.arange(0, block_w)
     word, upper, upper_odd, pair = load_words(
@@ -335,8 +336,8 @@ def unpack_kernel(
 
 @triton.jit
 def packed_embed_kernel(
-    out, codes, high, scales, table, ids, last_tokens, counts, factor, n_blocks, n_bits: tl.constexpr,
-    has_offset: tl.constexpr, shift: tl.constexpr, has_table: tl.constexpr, unit: tl.constexpr, block: tl.constexpr,
+    out, codes, high, scales, table, ids, last_tokens, counts, factor, n_blocks, n_bits: constexpr,
+    has_offset: constexpr, shift: constexpr, has_table: constexpr, unit: constexpr, block: constexpr,
 ):  # fmt: skip
     """factor * the row of each live token; an id i < 0 stands for last_tokens[~i]."""
     let_next_start()

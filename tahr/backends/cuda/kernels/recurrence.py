@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from triton.language import constexpr
 
 from tahr.backends.api import DeltaNet, StateSpace
 
@@ -26,7 +27,7 @@ def channel_at(x, state, start, offset, channels, cols, is_new, n_past):
 @triton.jit
 def conv_kernel(
     mixed, x, state, conv, bias, query_start, positions, slots, counts, state_width, channels,
-    has_bias: tl.constexpr, kernel: tl.constexpr, block: tl.constexpr,
+    has_bias: constexpr, kernel: constexpr, block: constexpr,
 ):  # fmt: skip
     """One program per sequence and block of channels."""
     seq = tl.program_id(0)
@@ -54,7 +55,7 @@ def conv_kernel(
 @triton.jit
 def rule_kernel(
     out, mixed, beta, alpha, decay, dt_bias, state, query_start, positions, slots, counts, state_width, channels,
-    matrices, n_k, n_v, k_dim, v_dim, root, tiled: tl.constexpr, block_k: tl.constexpr, block_v: tl.constexpr,
+    matrices, n_k, n_v, k_dim, v_dim, root, tiled: constexpr, block_k: constexpr, block_v: constexpr,
 ):  # fmt: skip
     """One program per sequence, value head and block of the columns of its matrix."""
     seq, head = tl.program_id(0), tl.program_id(1)
@@ -92,7 +93,7 @@ def rule_kernel(
 @triton.jit
 def space_kernel(
     out, mixed, dt, decay, dt_bias, skip, state, query_start, positions, slots, counts, state_width, channels,
-    matrices, n_heads, n_shared, width, state_dim, head_dim, group_width, block_s: tl.constexpr, block_d: tl.constexpr,
+    matrices, n_heads, n_shared, width, state_dim, head_dim, group_width, block_s: constexpr, block_d: constexpr,
 ):  # fmt: skip
     """One program per sequence, head and block of the columns of its matrix."""
     seq, head = tl.program_id(0), tl.program_id(1)

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 import torch
 import triton
 import triton.language as tl
+from triton.language import constexpr
 
 from tahr.backends.api import Rotation
 from tahr.backends.cuda.kernels.attention import DECODE_WARPS, LEAST_ROWS, AttentionCall, block_d, combine, cut_keys
-from tahr.backends.cuda.kernels.common.attention_kernels import DECODE_COUNTS, average, begun, per_head, shares
+from tahr.backends.cuda.kernels.common.attention_kernels import average, begun, per_head, places
+from tahr.backends.cuda.kernels.common.decode_kernels import DECODE_COUNTS, shares
 from tahr.backends.cuda.kernels.common.dependent import OVERLAP, let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.common.rope_kv import rotated
 from tahr.backends.cuda.kernels.common.rows import narrow, tanh
@@ -21,28 +23,22 @@ from tahr.backends.cuda.kernels.linear import TYPES
 
 
 @triton.jit
-def capped(scores, softcap, has_cap: tl.constexpr):
+def capped(scores, softcap, has_cap: constexpr):
     return softcap * tanh(scores / softcap) if has_cap else scores
 
 
 @triton.jit
-def load_tile(
-    keys, values, pages, first, lowest, end, kv_head, cols, n_kv: tl.constexpr, dim: tl.constexpr,
-    page_size: tl.constexpr, block_n: tl.constexpr,
-):  # fmt: skip
-    """Keys and values from `first` on as they are stored, zeros outside lowest..end."""
-    at = first + tl.arange(0, block_n)
-    inside = (at >= lowest) & (at < end)
-    page = tl.load(pages + at // page_size, mask=inside, other=0).to(tl.int64)
-    offset = ((page * n_kv + kv_head) * page_size + at % page_size)[:, None] * dim + cols[None, :]
-    mask = inside[:, None] & (cols[None, :] < dim)
-    return tl.load(keys + offset, mask=mask, other=0.0), tl.load(values + offset, mask=mask, other=0.0)
+def load_tile(keys, values, offset, first, lowest, end, cols, dim: constexpr, block_n: constexpr):
+    """Keys and values from `first` on, whose heads begin at `offset`, as they are stored; zeros outside lowest..end."""
+    at, place = first + tl.arange(0, block_n), offset[:, None] + cols[None, :]
+    mask = ((at >= lowest) & (at < end))[:, None] & (cols[None, :] < dim)
+    return tl.load(keys + place, mask=mask, other=0.0), tl.load(values + place, mask=mask, other=0.0)
 
 
 @triton.jit
 def attend_tile(
-    q, k, v, first, lowest, end, newest, total, weight, best, scale, softcap, slope, has_slopes: tl.constexpr,
-    has_cap: tl.constexpr, dtype: tl.constexpr, block_n: tl.constexpr,
+    q, k, v, first, lowest, end, newest, total, weight, best, scale, softcap, slope, has_slopes: constexpr,
+    has_cap: constexpr, dtype: constexpr, block_n: constexpr,
 ):  # fmt: skip
     """A tile of keys and values added to the running softmax of queries at position `newest`."""
     at = first + tl.arange(0, block_n)
@@ -59,13 +55,14 @@ def attend_tile(
 
 @triton.jit
 def attend_rest(
-    q, total, weight, best, keys, values, pages, begin, lowest, end, newest, kv_head, cols, scale, softcap, slope,
-    has_slopes: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr, n_kv: tl.constexpr, dim: tl.constexpr,
-    page_size: tl.constexpr, block_n: tl.constexpr,
+    q, total, weight, best, keys, values, pages, coming, begin, lowest, end, newest, kv_head, cols, scale, softcap,
+    slope, has_slopes: constexpr, has_cap: constexpr, dtype: constexpr, n_kv: constexpr, dim: constexpr,
+    page_size: constexpr, block_n: constexpr,
 ):  # fmt: skip
-    """All tiles from `begin` on."""
+    """All tiles from `begin` on, whose heads begin at `coming`."""
     for first in range(begin, end, block_n):
-        k, v = load_tile(keys, values, pages, first, lowest, end, kv_head, cols, n_kv, dim, page_size, block_n)
+        k, v = load_tile(keys, values, coming, first, lowest, end, cols, dim, block_n)
+        coming = places(pages, first + block_n, lowest, end, kv_head, n_kv, page_size, dim, block_n)
         total, weight, best = attend_tile(
             q, k, v, first, lowest, end, newest, total, weight, best, scale, softcap, slope, has_slopes, has_cap, dtype,
             block_n,
@@ -75,8 +72,8 @@ def attend_rest(
 
 @triton.jit
 def store_newest(
-    k, v, keys, values, gain, eps, cos_sin, half: tl.constexpr, slot, kv_head, cols, inside, normed: tl.constexpr,
-    pairs: tl.constexpr, n_kv: tl.constexpr, dim: tl.constexpr, page_size: tl.constexpr, block_d: tl.constexpr,
+    k, v, keys, values, gain, eps, cos_sin, half: constexpr, slot, kv_head, cols, inside, normed: constexpr,
+    pairs: constexpr, n_kv: constexpr, dim: constexpr, page_size: constexpr, block_d: constexpr,
 ):  # fmt: skip
     """Write the new key and value of one head to its slot; both as they are stored."""
     heads = rotated(k + tl.arange(0, 1), gain, eps, cos_sin, half, cols, dim, normed, pairs, inside)
@@ -89,7 +86,7 @@ def store_newest(
 
 
 @triton.jit
-def attend_newest(q, key, value, weight, best, scale, softcap, has_cap: tl.constexpr):
+def attend_newest(q, key, value, weight, best, scale, softcap, has_cap: constexpr):
     """The running softmax of queries that have seen at most a sink, with one key and value added."""
     score = tl.sum(q.to(tl.float32) * key.to(tl.float32)[None, :], 1)
     score = capped(score * scale, softcap, has_cap)
@@ -100,7 +97,7 @@ def attend_newest(q, key, value, weight, best, scale, softcap, has_cap: tl.const
 
 
 @triton.jit
-def store_part(sums, weights, maxima, total, weight, best, parts, cols, live, dim: tl.constexpr):
+def store_part(sums, weights, maxima, total, weight, best, parts, cols, live, dim: constexpr):
     """Store a split's sums, for the kernel that adds splits up."""
     mask = live[:, None] & (cols < dim)[None, :]
     tl.store(sums + parts[:, None] * dim + cols[None, :], total, mask=mask)
@@ -112,10 +109,10 @@ def store_part(sums, weights, maxima, total, weight, best, parts, cols, live, di
 def rope_decode_kernel(
     out, sums, weights, maxima, q, k, v, keys, values, cos_sin, q_gain, k_gain, page_table, slot_mapping, order,
     seq_lens, counts, eps, scale, window, softcap, sinks, slopes, table_stride, q_stride, k_stride, v_stride, n_splits,
-    n_q: tl.constexpr, n_kv: tl.constexpr, dim: tl.constexpr, half: tl.constexpr, page_size: tl.constexpr,
-    group: tl.constexpr, has_sinks: tl.constexpr, has_slopes: tl.constexpr, has_cap: tl.constexpr,
-    normed: tl.constexpr, pairs: tl.constexpr, dtype: tl.constexpr, least: tl.constexpr,
-    block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+    n_q: constexpr, n_kv: constexpr, dim: constexpr, half: constexpr, page_size: constexpr,
+    group: constexpr, has_sinks: constexpr, has_slopes: constexpr, has_cap: constexpr,
+    normed: constexpr, pairs: constexpr, dtype: constexpr, least: constexpr,
+    block_m: constexpr, block_n: constexpr, block_d: constexpr,
 ):  # fmt: skip
     """One program per sequence, key head and split of its keys; a lone split writes the result itself.
 
@@ -134,7 +131,9 @@ def rope_decode_kernel(
     begin = (floor + split * share) * block_n
     end = tl.minimum(begin + share * block_n, length - 1)
     pages = page_table + token * table_stride
-    own_k, own_v = load_tile(keys, values, pages, begin, lowest, end, kv_head, cols, n_kv, dim, page_size, block_n)
+    first = places(pages, begin, lowest, end, kv_head, n_kv, page_size, dim, block_n)
+    coming = places(pages, begin + block_n, lowest, end, kv_head, n_kv, page_size, dim, block_n)
+    own_k, own_v = load_tile(keys, values, first, begin, lowest, end, cols, dim, block_n)
     wait_for_previous()
     rows, inside = tl.arange(0, block_m), cols < dim
     head = kv_head * group + tl.minimum(rows, group - 1)  # rows that fill the tile up repeat the last head
@@ -155,8 +154,8 @@ def rope_decode_kernel(
         has_slopes, has_cap, dtype, block_n,
     )  # fmt: skip
     total, weight, best = attend_rest(
-        queries, total, weight, best, keys, values, pages, begin + block_n, lowest, end, length - 1, kv_head, cols,
-        scale, softcap, slope, has_slopes, has_cap, dtype, n_kv, dim, page_size, block_n,
+        queries, total, weight, best, keys, values, pages, coming, begin + block_n, lowest, end, length - 1, kv_head,
+        cols, scale, softcap, slope, has_slopes, has_cap, dtype, n_kv, dim, page_size, block_n,
     )  # fmt: skip
     heads, live = token * n_q + kv_head * group + rows, rows < group
     if n_live == 1:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
+from triton.language import constexpr
 
 from tahr.backends.api import Routing
 from tahr.backends.cuda.kernels.common.dependent import OVERLAP, let_next_start, wait_for_previous
@@ -25,8 +26,8 @@ CELLS = 8192  # cells of a table of assignments by experts that a program looks 
 
 @triton.jit
 def choose_kernel(
-    shares, experts, scores, bias, score_stride, n_experts, n_active: tl.constexpr, sigmoid: tl.constexpr,
-    has_bias: tl.constexpr, block: tl.constexpr,
+    shares, experts, scores, bias, score_stride, n_experts, n_active: constexpr, sigmoid: constexpr,
+    has_bias: constexpr, block: constexpr,
 ):  # fmt: skip
     """The best experts of one row, best first, and what they count; ties go to the lower index."""
     let_next_start()
@@ -64,7 +65,7 @@ def choose_best(scores: torch.Tensor, routing: Routing) -> tuple[torch.Tensor, t
 
 
 @triton.jit(do_not_specialize=["n"])
-def rank_kernel(ranks, counts, chosen, n, block: tl.constexpr):
+def rank_kernel(ranks, counts, chosen, n, block: constexpr):
     """The place of each assignment among those of its expert, in any order: no row depends on its neighbours."""
     let_next_start()
     wait_for_previous()
@@ -77,7 +78,7 @@ def rank_kernel(ranks, counts, chosen, n, block: tl.constexpr):
 @triton.jit(do_not_specialize=["n", "n_tiles"])
 def lay_out_kernel(
     order, tile_experts, tile_begins, tile_ends, chosen, ranks, counts, n, n_tiles, n_experts,
-    tile_size: tl.constexpr, chunk: tl.constexpr, block: tl.constexpr,
+    tile_size: constexpr, chunk: constexpr, block: constexpr,
 ):  # fmt: skip
     """Write `chunk` assignments to their places, and say of as many tiles what they hold."""
     let_next_start()

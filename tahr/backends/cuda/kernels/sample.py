@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
+from triton.language import constexpr
 
 from tahr.backends.cuda.kernels.search import token_of_whole_row
 
@@ -69,12 +70,12 @@ def launches(n_vocab: int, width: int) -> list[tuple[Any, list[Any], int]]:
 
 
 @triton.jit
-def field(rows, n, index: tl.constexpr):
+def field(rows, n, index: constexpr):
     return tl.load(rows + index * n + tl.program_id(0))
 
 
 @triton.jit
-def float_field(rows, n, index: tl.constexpr):
+def float_field(rows, n, index: constexpr):
     return field(rows, n, index).to(tl.float32, bitcast=True)
 
 
@@ -88,13 +89,13 @@ def load_logits(x, tokens, inside, masks, mask_row, n_vocab, n_words):
 
 
 @triton.jit
-def load_lines(x, first, end, masks, mask_row, n_words, n: tl.constexpr, has_masks: tl.constexpr):
+def load_lines(x, first, end, masks, mask_row, n_words, n: constexpr, has_masks: constexpr):
     """n logits from each token of `first` on as `load_logits` gives them, those from `end` on -inf.
 
     A word of a mask is loaded once for 32 tokens. Without `has_masks` no row has one.
     """
     if has_masks:
-        lines: tl.constexpr = first.shape[0]
+        lines: constexpr = first.shape[0]
         parts, bits = tl.arange(0, n // 32), tl.arange(0, 32)
         tokens = first[:, None, None] + (parts * 32)[None, :, None] + bits[None, None, :]
         values = tl.load(x + tokens, mask=tokens < end[:, None, None], other=float("-inf")).to(tl.float32)
@@ -131,7 +132,7 @@ def uniform(rows, n):
 @triton.jit(do_not_specialize=["n"])  # one compiled kernel for any number of samples
 def scan_kernel(
     best, best_at, totals, n_broken, group_best, rows, logits, masks, n, stride, n_vocab, n_groups, n_tiles, n_words,
-    group: tl.constexpr, tile_groups: tl.constexpr, has_masks: tl.constexpr,
+    group: constexpr, tile_groups: constexpr, has_masks: constexpr,
 ):  # fmt: skip
     """One program per sample and tile: its best logit and token, the sum of its weights, whether all are numbers."""
     tile = tl.program_id(1)
@@ -180,7 +181,7 @@ def is_broken(total):
 @triton.jit
 def draw_from_all(
     x, tile_weights, best, best_token, inverse, number, masks, mask_row, n_vocab, n_groups, n_words,
-    group: tl.constexpr, tile_groups: tl.constexpr,
+    group: constexpr, tile_groups: constexpr,
 ):  # fmt: skip
     """The token on which the random number falls: first its tile, then its column, then its lane."""
     sums = tl.cumsum(tile_weights, 0)
@@ -225,7 +226,7 @@ def group_floor(tops, wanted, best):
 @triton.jit
 def gather_candidates(
     values_out, ids_out, list_out, tops, floor, x, masks, mask_row, n_vocab, n_words,
-    group: tl.constexpr, n_groups_block: tl.constexpr, capacity: tl.constexpr, step: tl.constexpr,
+    group: constexpr, n_groups_block: constexpr, capacity: constexpr, step: constexpr,
 ):  # fmt: skip
     """Write down the tokens at or above a floor in the order of their ids; how many, if the capacity holds them."""
     chosen = tops >= floor
@@ -253,7 +254,7 @@ def gather_candidates(
 @triton.jit
 def draw_from_candidates(
     values_in, ids_in, n_found, best, inverse, top_k, min_depth, top_p, total, is_open, number,
-    capacity: tl.constexpr, step: tl.constexpr,
+    capacity: constexpr, step: constexpr,
 ):  # fmt: skip
     """Rank the candidates by comparing each with each, cut, and draw; -1 if tokens beyond them would count too."""
     at = tl.arange(0, capacity)
@@ -288,8 +289,8 @@ def choose_kernel(
     sampled, last_tokens, best, best_at, totals, n_broken, group_best, values_out, ids_out, list_out, rows, logits,
     masks,
     n, stride, n_vocab, n_groups, n_tiles, n_words,
-    group: tl.constexpr, tile_groups: tl.constexpr, tiles: tl.constexpr, groups_block: tl.constexpr,
-    capacity: tl.constexpr, first_groups: tl.constexpr,
+    group: constexpr, tile_groups: constexpr, tiles: constexpr, groups_block: constexpr,
+    capacity: constexpr, first_groups: constexpr,
 ):  # fmt: skip
     """One program per sample: joins what its tiles found, then takes the best token or draws."""
     row = tl.program_id(0)
@@ -349,7 +350,7 @@ def choose_kernel(
 
 
 @triton.jit(do_not_specialize=["n_edits"])
-def edit_kernel(logits, saved, sources, ids, before, penalty, after, stride, n_edits, block: tl.constexpr):
+def edit_kernel(logits, saved, sources, ids, before, penalty, after, stride, n_edits, block: constexpr):
     """Replace single logits and keep what was there."""
     at = tl.program_id(0) * block + tl.arange(0, block)
     here = at < n_edits
@@ -366,7 +367,7 @@ def edit_kernel(logits, saved, sources, ids, before, penalty, after, stride, n_e
 
 
 @triton.jit(do_not_specialize=["n_edits"])
-def restore_kernel(logits, saved, sources, ids, stride, n_edits, block: tl.constexpr):
+def restore_kernel(logits, saved, sources, ids, stride, n_edits, block: constexpr):
     """Put back what `edit_kernel` replaced."""
     at = tl.program_id(0) * block + tl.arange(0, block)
     here = at < n_edits

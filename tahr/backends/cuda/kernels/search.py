@@ -6,10 +6,11 @@ tokens from the best down reaches a goal. Each pass over the row narrows the int
 
 import triton
 import triton.language as tl
+from triton.language import constexpr
 
-BLOCK: tl.constexpr = tl.constexpr(1024)  # tokens of a pass at a time
-PROBES: tl.constexpr = tl.constexpr(8)  # borders tried in one pass
-ALL_TIES: tl.constexpr = tl.constexpr(1 << 30)
+BLOCK: constexpr = constexpr(1024)  # tokens of a pass at a time
+PROBES: constexpr = constexpr(8)  # borders tried in one pass
+ALL_TIES: constexpr = constexpr(1 << 30)
 
 
 @triton.jit

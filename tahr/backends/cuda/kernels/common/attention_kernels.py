@@ -8,45 +8,69 @@ the step. `prefill_kernel` and `decode_kernel` are faster and change results in 
 
 import triton
 import triton.language as tl
+from triton.language import constexpr
 
 from tahr.backends.cuda.kernels.common.dependent import let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.common.rope_kv import hadamard
 from tahr.backends.cuda.kernels.common.rows import narrow, tanh
 
-LOG2_E = tl.constexpr(1.4426950408889634)
+LOG2_E = constexpr(1.4426950408889634)
 
 
 @triton.jit
-def load_heads(numbers, scales, offset, dim, cols, mask, dtype: tl.constexpr, kv_block: tl.constexpr):
-    """The heads that begin at `offset`; with a `kv_block`, codes followed by the scales of so many of them each."""
-    nothing: tl.constexpr = 0 if kv_block else 0.0  # codes are whole numbers
-    found = tl.load(numbers + offset[:, None] + cols[None, :], mask=mask, other=nothing)
+def load_heads(
+    numbers, scales, offset, dim, inside, dtype: constexpr, kv_block: constexpr, run: constexpr,
+    block_d: constexpr,
+):  # fmt: skip
+    """The heads that begin at `offset`, zeros outside; with a `kv_block`, codes followed by the scales of so many each.
+
+    Heads begin at multiples of `run` codes. Triton 3.6 would fetch more of them at once, wherever they begin.
+    """
+    cols = tl.arange(0, block_d)
+    at, mask = numbers + offset[:, None] + cols[None, :], inside[:, None] & (cols[None, :] < dim)
     if kv_block:
-        scale = tl.load(scales + ((offset + dim) // 2)[:, None] + cols[None, :] // kv_block, mask=mask, other=0.0)
-        found = found.to(tl.float32) * scale.to(tl.float32)
+        n: constexpr = offset.shape[0]
+        n_blocks: constexpr = block_d // kv_block
+        codes, blocks = tl.load(tl.max_contiguous(at, (1, run)), mask=mask, other=0), tl.arange(0, n_blocks)
+        place = scales + ((offset + dim) // 2)[:, None] + blocks[None, :]
+        real = inside[:, None] & (blocks[None, :] < dim // kv_block)
+        scale = tl.load(tl.max_contiguous(place, (1, (run + 1) // 2)), mask=real, other=0.0)
+        exact = tl.reshape(codes.to(tl.float32), (n, n_blocks, kv_block)) * scale.to(tl.float32)[:, :, None]
+        found = tl.reshape(exact, (n, block_d))
+    else:
+        found = tl.load(at, mask=mask, other=0.0)
     return found.to(dtype)
+
+
+@triton.jit
+def places(pages, first, lowest, end, kv_head, n_kv, page_size, stored, block_n: constexpr):
+    """Where the heads of a tile of keys begin, of those within lowest..end.
+
+    A loop asks for those of its next tile: loads that waited for these numbers could not be begun ahead.
+    """
+    at = first + tl.arange(0, block_n)
+    page = tl.load(pages + at // page_size, mask=(at >= lowest) & (at < end), other=0).to(tl.int64)
+    return ((page * n_kv + kv_head) * page_size + at % page_size) * stored
 
 
 @triton.jit
 def attend(
     q, total, weight, best, keys, values, key_scales, value_scales, pages, kv_head, n_kv, page_size, dim, stored,
-    positions, lowest, begin, end, scale, window, softcap, slope, has_slope: tl.constexpr, has_cap: tl.constexpr,
-    causal: tl.constexpr, chunked: tl.constexpr, dtype: tl.constexpr, kv_block: tl.constexpr,
-    block_n: tl.constexpr, block_d: tl.constexpr,
+    positions, lowest, begin, end, scale, window, softcap, slope, has_slope: constexpr, has_cap: constexpr,
+    causal: constexpr, chunked: constexpr, dtype: constexpr, kv_block: constexpr, run: constexpr,
+    block_n: constexpr, block_d: constexpr,
 ):  # fmt: skip
     """Attend q [rows, block_d] at `positions` to keys begin..end: the weighted sum, its weight, its maximum.
 
     These go on from what is given. Keys before `lowest` are seen by no row and not read: their pages may be another
     sequence's by now.
     """
-    cols = tl.arange(0, block_d)
+    coming = places(pages, begin, lowest, end, kv_head, n_kv, page_size, stored, block_n)
     for first in range(begin, end, block_n):
-        at = first + tl.arange(0, block_n)
+        at, offset = first + tl.arange(0, block_n), coming
+        coming = places(pages, first + block_n, lowest, end, kv_head, n_kv, page_size, stored, block_n)
         inside = (at >= lowest) & (at < end)
-        page = tl.load(pages + at // page_size, mask=inside, other=0).to(tl.int64)
-        offset = ((page * n_kv + kv_head) * page_size + at % page_size) * stored
-        mask = inside[:, None] & (cols[None, :] < dim)
-        k = load_heads(keys, key_scales, offset, dim, cols, mask, dtype, kv_block)
+        k = load_heads(keys, key_scales, offset, dim, inside, dtype, kv_block, run, block_d)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         if has_cap:
             scores = softcap * tanh(scores / softcap)
@@ -64,7 +88,7 @@ def attend(
         # A row that has seen nothing yet has no maximum; zero in its place keeps infinities out of the exponents.
         base = tl.where(higher == float("-inf"), 0.0, higher)
         p, decay = tl.exp(scores - base[:, None]), tl.exp(best - base)
-        v = load_heads(values, value_scales, offset, dim, cols, mask, dtype, kv_block)
+        v = load_heads(values, value_scales, offset, dim, inside, dtype, kv_block, run, block_d)
         total = total * decay[:, None] + tl.dot(p.to(dtype), v, input_precision="ieee")
         weight = weight * decay + tl.sum(p, 1)
         best = higher
@@ -72,7 +96,7 @@ def attend(
 
 
 @triton.jit
-def per_head(numbers, heads, given: tl.constexpr):
+def per_head(numbers, heads, given: constexpr):
     """The number of each head; zeros where there are none."""
     if given:
         return tl.load(numbers + heads)
@@ -80,7 +104,7 @@ def per_head(numbers, heads, given: tl.constexpr):
 
 
 @triton.jit
-def begun(sink, has_sink, block_d: tl.constexpr):
+def begun(sink, has_sink, block_d: constexpr):
     """A softmax that has seen nothing, or a sink: a score without a value."""
     best = tl.where(has_sink, sink, float("-inf"))
     weight = tl.where(has_sink, tl.full(sink.shape, 1.0, tl.float32), 0.0)
@@ -88,7 +112,7 @@ def begun(sink, has_sink, block_d: tl.constexpr):
 
 
 @triton.jit
-def average(total, weight, together: tl.constexpr):
+def average(total, weight, together: constexpr):
     """The weighted sums [n, width] over their weights; rows that saw nothing (they fill a tile up) stay zero.
 
     Values that were rotated before they were stored, `together` numbers at a time, are rotated back.
@@ -100,7 +124,7 @@ def average(total, weight, together: tl.constexpr):
 
 
 @triton.jit
-def first_tile(seq, query_start, group, block_m: tl.constexpr, least: tl.constexpr):
+def first_tile(seq, query_start, group, block_m: constexpr, least: constexpr):
     """Where the tiles of a sequence begin: behind enough for all before it, without adding up their lengths.
 
     That is one for each of them beside their whole ones; where shorter sequences than `least` tokens need none, no more
@@ -111,7 +135,7 @@ def first_tile(seq, query_start, group, block_m: tl.constexpr, least: tl.constex
 
 
 @triton.jit
-def sequence_of(tile, query_start, n_seqs, group, block_m: tl.constexpr, least: tl.constexpr):
+def sequence_of(tile, query_start, n_seqs, group, block_m: constexpr, least: constexpr):
     """Which sequence a tile of query rows belongs to, and the tile's number within it.
 
     Some tiles belong to nobody: their number is beyond the sequence's rows.
@@ -134,9 +158,9 @@ def sequence_of(tile, query_start, n_seqs, group, block_m: tl.constexpr, least: 
 )
 def exact_kernel(
     out, q, keys, values, key_scales, value_scales, page_table, query_start, positions, seq_lens, counts, scale, window,
-    softcap, sinks, slopes, table_stride, n_q, n_kv, dim, stored, page_size, group, has_sinks: tl.constexpr,
-    has_slopes: tl.constexpr, has_cap: tl.constexpr, causal: tl.constexpr, chunked: tl.constexpr, dtype: tl.constexpr,
-    kv_block: tl.constexpr, together: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+    softcap, sinks, slopes, table_stride, n_q, n_kv, dim, stored, page_size, group, has_sinks: constexpr,
+    has_slopes: constexpr, has_cap: constexpr, causal: constexpr, chunked: constexpr, dtype: constexpr,
+    kv_block: constexpr, together: constexpr, block_m: constexpr, block_n: constexpr, block_d: constexpr,
 ):  # fmt: skip
     """One program per tile of a sequence's query rows and key head."""
     kv_head, n_seqs = tl.program_id(1), tl.load(counts + 2)
@@ -162,31 +186,23 @@ def exact_kernel(
         key_scales, value_scales, page_table + seq.to(tl.int64) * table_stride, kv_head, n_kv, page_size, dim, stored,
         position, lowest, lowest // block_n * block_n, end, scale, window, softcap,
         per_head(slopes, head, has_slopes), has_slopes,
-        has_cap, causal, chunked, dtype, kv_block, block_n, block_d,
+        has_cap, causal, chunked, dtype, kv_block, 1, block_n, block_d,
     )  # fmt: skip
     tl.store(out + offset, narrow(average(total, weight, together), out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def paged_tile(
-    keys, values, pages, first, lowest, end, kv_head, n_kv, page_size, stored, masked: tl.constexpr,
-    block_n: tl.constexpr, block_d: tl.constexpr,
-):  # fmt: skip
-    """Keys and values of a tile from their pages; masked, zeros outside lowest..end."""
-    cols, at = tl.arange(0, block_d), first + tl.arange(0, block_n)
-    inside = (at >= lowest) & (at < end)
-    page = tl.load(pages + at // page_size, mask=inside, other=0) if masked else tl.load(pages + at // page_size)
-    offset = ((page.to(tl.int64) * n_kv + kv_head) * page_size + at % page_size)[:, None] * stored + cols[None, :]
+def paged_tile(keys, values, offset, first, lowest, end, masked: constexpr, block_n: constexpr, block_d: constexpr):
+    """Keys and values of a tile from its places; masked, zeros outside lowest..end."""
+    at, place = first + tl.arange(0, block_n), offset[:, None] + tl.arange(0, block_d)[None, :]
     if masked:
-        return (
-            tl.load(keys + offset, mask=inside[:, None], other=0.0),
-            tl.load(values + offset, mask=inside[:, None], other=0.0),
-        )
-    return tl.load(keys + offset), tl.load(values + offset)
+        inside = ((at >= lowest) & (at < end))[:, None]
+        return tl.load(keys + place, mask=inside, other=0.0), tl.load(values + place, mask=inside, other=0.0)
+    return tl.load(keys + place), tl.load(values + place)
 
 
 @triton.jit
-def row_tile(numbers, row, stride, kv_head, block_n: tl.constexpr, block_d: tl.constexpr):
+def row_tile(numbers, row, stride, kv_head, block_n: constexpr, block_d: constexpr):
     """Keys or values of a tile from the rows of the step, `row` the first of them."""
     at = tl.arange(0, block_n)[:, None] * stride + tl.arange(0, block_d)[None, :]
     return tl.load(numbers + row.to(tl.int64) * stride + kv_head * block_d + at)
@@ -195,8 +211,8 @@ def row_tile(numbers, row, stride, kv_head, block_n: tl.constexpr, block_d: tl.c
 @triton.jit
 def attend_tile(
     q, k, v, positions, lowest, end, first, total, weight, best, scale, window, softcap, slope,
-    has_slopes: tl.constexpr, masked: tl.constexpr, has_window: tl.constexpr, has_cap: tl.constexpr,
-    dtype: tl.constexpr, block_n: tl.constexpr,
+    has_slopes: constexpr, masked: constexpr, has_window: constexpr, has_cap: constexpr,
+    dtype: constexpr, block_n: constexpr,
 ):  # fmt: skip
     """One tile of keys added to the running softmax, in powers of two. Unmasked, every row sees every key of it."""
     at = first + tl.arange(0, block_n)
@@ -223,7 +239,7 @@ def attend_tile(
 
 
 @triton.jit
-def begun_finite(sinks, heads, has_sinks: tl.constexpr, block_m: tl.constexpr, block_d: tl.constexpr):
+def begun_finite(sinks, heads, has_sinks: constexpr, block_m: constexpr, block_d: constexpr):
     """`begun` in powers of two, with a finite minimum: a row that has seen nothing yet decays by 1 instead of becoming
     NaN, and what it added is zero."""
     best = tl.full((block_m,), -1e30, tl.float32)
@@ -237,15 +253,17 @@ def begun_finite(sinks, heads, has_sinks: tl.constexpr, block_m: tl.constexpr, b
 @triton.jit
 def attend_pages(
     q, total, weight, best, keys, values, pages, kv_head, n_kv, page_size, stored, positions, lowest, end,
-    n_between, between, begin, n, scale, window, softcap, slope, has_slopes: tl.constexpr, masked: tl.constexpr,
-    has_window: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+    n_between, between, begin, n, scale, window, softcap, slope, has_slopes: constexpr, masked: constexpr,
+    has_window: constexpr, has_cap: constexpr, dtype: constexpr, block_n: constexpr, block_d: constexpr,
 ):  # fmt: skip
     """Tiles of keys from their pages: `n_between` from `between` on, then n from `begin` on."""
+    coming = tl.where(n_between > 0, between, begin)
+    offset = places(pages, coming, lowest, end, kv_head, n_kv, page_size, stored, block_n)
     for i in range(n_between + n):
-        first = tl.where(i < n_between, between + i * block_n, begin + (i - n_between) * block_n)
-        k, v = paged_tile(
-            keys, values, pages, first, lowest, end, kv_head, n_kv, page_size, stored, masked, block_n, block_d
-        )
+        first, found = coming, offset
+        coming = tl.where(i + 1 < n_between, first + block_n, begin + (i + 1 - n_between) * block_n)
+        offset = places(pages, coming, lowest, end, kv_head, n_kv, page_size, stored, block_n)
+        k, v = paged_tile(keys, values, found, first, lowest, end, masked, block_n, block_d)
         total, weight, best = attend_tile(
             q, k, v, positions, lowest, end, first, total, weight, best, scale, window, softcap, slope,
             has_slopes, masked, has_window, has_cap, dtype, block_n,
@@ -256,8 +274,8 @@ def attend_pages(
 @triton.jit
 def attend_rows(
     q, total, weight, best, new_keys, new_values, row, key_stride, value_stride, kv_head, positions, lowest, end,
-    begin, stop, scale, window, softcap, slope, has_slopes: tl.constexpr, has_window: tl.constexpr,
-    has_cap: tl.constexpr, dtype: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+    begin, stop, scale, window, softcap, slope, has_slopes: constexpr, has_window: constexpr,
+    has_cap: constexpr, dtype: constexpr, block_n: constexpr, block_d: constexpr,
 ):  # fmt: skip
     """Tiles of the keys begin..stop, which every row sees, from the rows of the step; key 0 would be that at `row`."""
     for first in range(begin, stop, block_n):
@@ -271,7 +289,7 @@ def attend_rows(
 
 
 @triton.jit
-def clear_padding(out, n_live, n_rows, kv_head, n_q: tl.constexpr, group: tl.constexpr, block_d: tl.constexpr):
+def clear_padding(out, n_live, n_rows, kv_head, n_q: constexpr, group: constexpr, block_d: constexpr):
     """The rows behind the live ones become zero, shared by the programs of a key head."""
     first, n_programs, cols = n_live + tl.program_id(0), tl.num_programs(0), tl.arange(0, block_d)
     for i in range(tl.cdiv(n_rows - first, n_programs) * group):
@@ -281,12 +299,9 @@ def clear_padding(out, n_live, n_rows, kv_head, n_q: tl.constexpr, group: tl.con
 
 
 @triton.jit
-def is_anothers(n_tokens, first_position, skips_decodes: tl.constexpr, least_fresh: tl.constexpr):
-    """Whether another kernel has a sequence: one that decodes, or begins with `least_fresh` tokens (0: no such)."""
-    found = skips_decodes & (n_tokens == 1)
-    if least_fresh:
-        found = found | ((n_tokens >= least_fresh) & (tl.load(first_position) == 0))
-    return found
+def is_anothers(n_tokens, skips_decodes: constexpr, least_prompt: constexpr):
+    """Whether another kernel has a sequence: one that decodes, or has `least_prompt` tokens (0: no such kernel)."""
+    return (skips_decodes & (n_tokens == 1)) | ((least_prompt > 0) & (n_tokens >= least_prompt))
 
 
 PREFILL_COUNTS = ["page_table", "query_start", "positions", "counts", "window", "table_stride", "n_rows"]
@@ -295,11 +310,11 @@ PREFILL_COUNTS = ["page_table", "query_start", "positions", "counts", "window", 
 @triton.jit(do_not_specialize=PREFILL_COUNTS)
 def prefill_kernel(
     out, q, keys, values, new_keys, new_values, page_table, query_start, positions, counts, scale, window, softcap,
-    sinks, slopes, table_stride, n_rows, key_stride, value_stride, n_q: tl.constexpr, n_kv: tl.constexpr,
-    stored: tl.constexpr, page_size: tl.constexpr, group: tl.constexpr, has_sinks: tl.constexpr,
-    has_slopes: tl.constexpr, skips_decodes: tl.constexpr, least_fresh: tl.constexpr, has_rows: tl.constexpr,
-    has_window: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr, block_m: tl.constexpr,
-    block_n: tl.constexpr, block_d: tl.constexpr,
+    sinks, slopes, table_stride, n_rows, key_stride, value_stride, n_q: constexpr, n_kv: constexpr,
+    stored: constexpr, page_size: constexpr, group: constexpr, has_sinks: constexpr,
+    has_slopes: constexpr, skips_decodes: constexpr, least_prompt: constexpr, has_rows: constexpr,
+    has_window: constexpr, has_cap: constexpr, dtype: constexpr, block_m: constexpr,
+    block_n: constexpr, block_d: constexpr,
 ):  # fmt: skip
     """One program per tile of a sequence's query rows and key head, the tiles with most keys first.
 
@@ -315,7 +330,7 @@ def prefill_kernel(
     seq, tile = sequence_of(tl.num_programs(0) - 1 - tl.program_id(0), query_start, n_seqs, group, block_m, 0)
     start = tl.load(query_start + seq)
     n_tokens = tl.load(query_start + seq + 1) - start
-    if (tile * block_m >= n_tokens * group) | is_anothers(n_tokens, positions + start, skips_decodes, least_fresh):
+    if (tile * block_m >= n_tokens * group) | is_anothers(n_tokens, skips_decodes, least_prompt):
         return
     rows, cols = tile * block_m + tl.arange(0, block_m), tl.arange(0, block_d)
     alive = rows < n_tokens * group
@@ -353,144 +368,3 @@ def prefill_kernel(
         slope, has_slopes, True, has_window, has_cap, dtype, block_n, block_d,
     )  # fmt: skip
     tl.store(out + offset, narrow(average(total, weight, 0), out.dtype.element_ty), mask=alive[:, None])
-
-
-@triton.jit
-def shares(length, lowest, n_splits, block_n: tl.constexpr, least: tl.constexpr):
-    """Which tile of keys is the first, how many tiles a split has, and how many splits have some.
-
-    Splits are about as long as each other; with several, each has `least` tiles, but for the last.
-    """
-    floor = lowest // block_n
-    n_tiles = tl.cdiv(length, block_n) - floor
-    share = tl.cdiv(n_tiles, tl.maximum(tl.minimum(n_tiles // least, n_splits), 1))
-    return floor, share, tl.maximum(tl.cdiv(n_tiles, tl.maximum(share, 1)), 1)
-
-
-@triton.jit
-def attend_whole(
-    q, total, weight, best, keys, values, pages, kv_head, n_kv, page_size, stored, positions, lowest, begin, end,
-    scale, softcap, slope, has_slopes: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr, block_n: tl.constexpr,
-    block_d: tl.constexpr,
-):  # fmt: skip
-    """Keys begin..end of queries that see all of them from `lowest` on: whole tiles first, which need no mask."""
-    whole = tl.cdiv(tl.maximum(lowest, begin), block_n) * block_n
-    rest = tl.maximum(end // block_n * block_n, whole)
-    total, weight, best = attend_pages(
-        q, total, weight, best, keys, values, pages, kv_head, n_kv, page_size, stored, positions, lowest, end,
-        0, 0, whole, (rest - whole) // block_n, scale, 0, softcap, slope, has_slopes, False, False, has_cap,
-        dtype, block_n, block_d,
-    )  # fmt: skip
-    return attend_pages(
-        q, total, weight, best, keys, values, pages, kv_head, n_kv, page_size, stored, positions, lowest, end,
-        (whole - begin) // block_n, begin, rest, tl.cdiv(end - rest, block_n), scale, 0, softcap, slope, has_slopes,
-        True, False, has_cap, dtype, block_n, block_d,
-    )  # fmt: skip
-
-
-DECODE_COUNTS = ["page_table", "order", "query_start", "seq_lens", "counts", "window", "table_stride", "n_splits"]
-
-
-@triton.jit(do_not_specialize=DECODE_COUNTS)
-def decode_kernel(
-    out, sums, weights, maxima, q, keys, values, key_scales, value_scales, page_table, order, query_start, seq_lens,
-    counts, scale, window, softcap, sinks, slopes, table_stride, n_splits, n_q: tl.constexpr, n_kv: tl.constexpr,
-    dim: tl.constexpr, stored: tl.constexpr, page_size: tl.constexpr, group: tl.constexpr, has_sinks: tl.constexpr,
-    has_slopes: tl.constexpr, mixed: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr, plain: tl.constexpr,
-    kv_block: tl.constexpr, together: tl.constexpr, least: tl.constexpr,
-    block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
-):  # fmt: skip
-    """One program per sequence with one query, key head and split of its keys; a lone split writes the result itself.
-
-    In a `mixed` step the other sequences are left to the prefill kernel; else rows of padding become zero. Of a `plain`
-    store every tile of keys is read as it is.
-    """
-    let_next_start()
-    kv_head, seq, split = tl.program_id(0), tl.load(order + tl.program_id(1)), tl.program_id(2)
-    alive = seq < tl.load(counts + 2)
-    token = tl.where(alive, tl.load(query_start + seq), seq)
-    if mixed:  # noqa: SIM102  (decided when the kernel is compiled)
-        if (alive == 0) | (tl.load(query_start + seq + 1) - token != 1):
-            # One program does so even if nobody decodes: the next kernel takes it that all before have finished.
-            if kv_head + tl.program_id(1) + split == 0:
-                wait_for_previous()
-            return
-    length = tl.where(alive, tl.load(seq_lens + seq), 0)
-    lowest = tl.where(window > 0, tl.maximum(length - window, 0), 0)
-    floor, share, n_live = shares(length, lowest, n_splits, block_n, least)
-    if split >= n_live:
-        return
-    wait_for_previous()  # late enough: the step's inputs were there before its first kernel
-    used = tl.where(alive, group, 0)
-    rows, cols = tl.arange(0, block_m), tl.arange(0, block_d)
-    head = kv_head * group + rows
-    real_head = kv_head * group + tl.minimum(rows, group - 1)  # rows that fill the tile up have none of their own
-    offset = (token.to(tl.int64) * n_q + head)[:, None] * dim + cols[None, :]
-    mask = (rows[:, None] < group) & (cols[None, :] < dim)
-    begin, pages = (floor + split * share) * block_n, page_table + seq.to(tl.int64) * table_stride
-    end, newest = tl.minimum(begin + share * block_n, length), tl.zeros((block_m,), tl.int32) + length - 1
-    queries = tl.load(q + offset, mask=mask & (rows[:, None] < used), other=0.0).to(dtype)
-    slope = per_head(slopes, real_head, has_slopes)
-    total, weight, best = begun(per_head(sinks, real_head, has_sinks), has_sinks & (split == 0), block_d)
-    if plain:
-        best = tl.maximum(best * LOG2_E, -1e30)  # finite, in powers of two
-        total, weight, best = attend_whole(
-            queries, total, weight, best, keys, values, pages, kv_head, n_kv, page_size, stored, newest, lowest, begin,
-            end, scale, softcap, slope, has_slopes, has_cap, dtype, block_n, block_d,
-        )  # fmt: skip
-        best = best / LOG2_E
-    else:
-        total, weight, best = attend(
-            queries, total, weight, best, keys, values, key_scales, value_scales, pages, kv_head, n_kv, page_size, dim,
-            stored, newest, lowest, begin, end, scale, window, softcap, slope, has_slopes, has_cap, True, False, dtype,
-            kv_block, block_n, block_d,
-        )  # fmt: skip
-    if n_live == 1:
-        tl.store(out + offset, narrow(average(total, weight, together), out.dtype.element_ty), mask=mask)
-    else:
-        part = (seq.to(tl.int64) * n_q + head) * n_splits + split
-        tl.store(sums + part[:, None] * dim + cols[None, :], total, mask=mask)
-        tl.store(weights + part, weight, mask=rows < group)
-        tl.store(maxima + part, best, mask=rows < group)
-
-
-@triton.jit(do_not_specialize=["query_start", "seq_lens", "counts", "window", "n_splits"])
-def combine_kernel(
-    out, sums, weights, maxima, query_start, seq_lens, counts, window, n_splits, n_q, dim, n_heads: tl.constexpr,
-    mixed: tl.constexpr, together: tl.constexpr, least: tl.constexpr, block_n: tl.constexpr, most: tl.constexpr,
-    at_once: tl.constexpr, block_h: tl.constexpr, block_d: tl.constexpr,
-):  # fmt: skip
-    """One program per sequence and `n_heads` query heads: bring the splits, `most` at most, to a common maximum and add
-    them up.
-
-    The sums of `at_once` splits are asked for together.
-    """
-    let_next_start()
-    seq, rows = tl.program_id(0), tl.arange(0, block_h)
-    alive = seq < tl.load(counts + 2)
-    token = tl.load(query_start + seq).to(tl.int64)
-    length = tl.load(seq_lens + seq)
-    if mixed:
-        alive = alive & (tl.load(query_start + seq + 1) - token == 1)
-    wait_for_previous()  # late enough: the step's inputs were there before its first kernel
-    lowest = tl.where(window > 0, tl.maximum(length - window, 0), 0)
-    _, _, n_live = shares(length, lowest, n_splits, block_n, least)
-    if (alive == 0) | (n_live == 1):
-        return
-    index, cols, used = tl.arange(0, most), tl.arange(0, block_d), rows < n_heads
-    head, inside = tl.program_id(1) * n_heads + rows, used[:, None] & (cols[None, :] < dim)
-    first, live = (seq.to(tl.int64) * n_q + head) * n_splits, used[:, None] & (index < n_live)[None, :]
-    maximum = tl.load(maxima + first[:, None] + index[None, :], mask=live, other=float("-inf"))
-    given = tl.load(weights + first[:, None] + index[None, :], mask=live, other=0.0)
-    best = tl.max(maximum, 1)
-    best = tl.where(best == float("-inf"), 0.0, best)
-    weight = tl.sum(given * tl.exp(maximum - best[:, None]), 1)
-    result = tl.zeros((block_h, block_d), tl.float32)
-    for begin in range(0, n_live, at_once):
-        for i in tl.static_range(at_once):  # ordered: sums over another dimension would change places of lanes
-            at = begin + i
-            decay = tl.exp(tl.load(maxima + first + at, mask=used & (at < n_live), other=float("-inf")) - best)
-            place = (first + at)[:, None] * dim + cols[None, :]
-            result += decay[:, None] * tl.load(sums + place, mask=inside & (at < n_live), other=0.0)
-    place = (token * n_q + head)[:, None] * dim + cols[None, :]
-    tl.store(out + place, narrow(average(result, weight, together), out.dtype.element_ty), mask=inside)

@@ -6,19 +6,20 @@ from math import gcd
 import torch
 import triton
 import triton.language as tl
+from triton.language import constexpr
 
 from tahr.backends.api import Rotation
 from tahr.backends.cuda.kernels.common.dependent import OVERLAP, let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.common.rows import narrow
 from tahr.backends.cuda.layouts import kv as cuda_kv
 
-TO_WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23: small numbers added to it lose their fractions, ties to even
+TO_WHOLE = constexpr(12582912.0)  # 1.5 * 2^23: small numbers added to it lose their fractions, ties to even
 FEW = 64  # tokens up to which every head gets a program of its own
 HEADS = 8  # most heads of a program in larger steps
 
 
 @triton.jit
-def butterflies(x, n: tl.constexpr, width: tl.constexpr, stride: tl.constexpr):
+def butterflies(x, n: constexpr, width: constexpr, stride: constexpr):
     """Sums and differences of the numbers of x [n, width] that lie `stride` apart."""
     pairs = tl.permute(tl.reshape(x, (n, width // (2 * stride), 2, stride)), (0, 1, 3, 2))
     first, second = tl.split(pairs)
@@ -27,7 +28,7 @@ def butterflies(x, n: tl.constexpr, width: tl.constexpr, stride: tl.constexpr):
 
 
 @triton.jit
-def hadamard(x, n: tl.constexpr, width: tl.constexpr, together: tl.constexpr):
+def hadamard(x, n: constexpr, width: constexpr, together: constexpr):
     """Rows of x [n, width], f32, each `together` neighbours of them rotated by a Hadamard matrix (its own inverse)."""
     for stage in tl.static_range(0, 10):
         if (1 << stage) < together:
@@ -36,7 +37,7 @@ def hadamard(x, n: tl.constexpr, width: tl.constexpr, together: tl.constexpr):
 
 
 @triton.jit
-def cos_sin_kernel(out, positions, inv_freq, scale, half, block: tl.constexpr):
+def cos_sin_kernel(out, positions, inv_freq, scale, half, block: constexpr):
     """One program per token: cos, then sin, of its position times each frequency."""
     let_next_start()
     wait_for_previous()
@@ -57,7 +58,7 @@ def cos_sin(positions: torch.Tensor, n_tokens: int, inv_freq: torch.Tensor, scal
 
 
 @triton.jit
-def rotated(x, gain, eps, cos_sin, half, cols, dim, normed: tl.constexpr, pairs: tl.constexpr, inside):
+def rotated(x, gain, eps, cos_sin, half, cols, dim, normed: constexpr, pairs: constexpr, inside):
     """Heads [heads, block] that begin at x[:, None], normed if there is a gain, their first 2 * half numbers turned."""
     if pairs:
         partner, angle = cols ^ 1, cols // 2
@@ -78,13 +79,13 @@ def rotated(x, gain, eps, cos_sin, half, cols, dim, normed: tl.constexpr, pairs:
 
 
 @triton.jit
-def store_heads(numbers, scales, offset, heads, dim, cols, inside, kv_block: tl.constexpr, block: tl.constexpr):
+def store_heads(numbers, scales, offset, heads, dim, cols, inside, kv_block: constexpr, block: constexpr):
     """Write heads [n, block] at their offsets; with a `kv_block`, as codes followed by the scales of so many each."""
     at, mask = offset[:, None] + cols[None, :], inside[None, :]
     if kv_block == 0:
         tl.store(numbers + at, narrow(heads, numbers.dtype.element_ty), mask=mask)
     else:
-        n: tl.constexpr = heads.shape[0]
+        n: constexpr = heads.shape[0]
         parts = tl.reshape(heads, (n, block // kv_block, kv_block))
         most = tl.max(tl.abs(parts), 2) + tl.sum(parts * 0.0, 2)  # numbers that are not finite make the sum NaN
         scale = tl.div_rn(most, tl.full(most.shape, 127.0, tl.float32)).to(tl.float16)
@@ -102,8 +103,8 @@ def store_heads(numbers, scales, offset, heads, dim, cols, inside, kv_block: tl.
 def rope_and_cache_kernel(
     out, q, k, v, keys, values, key_scales, value_scales, new_keys, cos_sin, q_gain, k_gain, key_mean, slot_mapping,
     counts, eps, q_stride, k_stride, v_stride, n_q, n_kv, dim, stored, half, page_size,
-    keeps_rows: tl.constexpr, normed: tl.constexpr, centred: tl.constexpr, pairs: tl.constexpr,
-    kv_block: tl.constexpr, together: tl.constexpr, n_heads: tl.constexpr, block: tl.constexpr,
+    keeps_rows: constexpr, normed: constexpr, centred: constexpr, pairs: constexpr,
+    kv_block: constexpr, together: constexpr, n_heads: constexpr, block: constexpr,
 ):  # fmt: skip
     """One program per token and `n_heads` heads of one kind: query heads first, then key heads, then value heads."""
     let_next_start()

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from triton.language import constexpr
 
 from tahr.backends.api import Activation
 from tahr.backends.cuda.kernels.common.dependent import OVERLAP, let_next_start, wait_for_previous
@@ -25,10 +26,10 @@ BLOCK = 1024  # columns a program takes where columns do not depend on each othe
 
 
 @triton.jit
-def narrow(values, dtype: tl.constexpr):
+def narrow(values, dtype: constexpr):
     """Convert f32 for storing; f16 and 8-bit floats saturate instead of turning large values into infinity or NaN."""
     if (dtype == tl.float16) | (dtype == tl.float8e4nv):
-        most: tl.constexpr = 65504.0 if dtype == tl.float16 else 448.0
+        most: constexpr = 65504.0 if dtype == tl.float16 else 448.0
         low = tl.maximum(values, -most, propagate_nan=tl.PropagateNan.ALL)
         values = tl.minimum(low, most, propagate_nan=tl.PropagateNan.ALL)
     return values.to(dtype)
@@ -37,7 +38,7 @@ def narrow(values, dtype: tl.constexpr):
 @triton.jit
 def gather_kernel(
     out, table, indices, last_tokens, counts, scale, width, table_stride,
-    count: tl.constexpr, has_last_tokens: tl.constexpr, block: tl.constexpr,
+    count: constexpr, has_last_tokens: constexpr, block: constexpr,
 ):  # fmt: skip
     """Row `indices[i]` of the table. With `last_tokens`, an index i < 0 stands for last_tokens[~i]."""
     let_next_start()
@@ -97,7 +98,7 @@ def gather(x: torch.Tensor, inputs: Any, n_rows: int) -> torch.Tensor:
 
 
 @triton.jit
-def summed(parts, n_parts: tl.constexpr, part_stride, at, mask):
+def summed(parts, n_parts: constexpr, part_stride, at, mask):
     """The numbers there, in f32, added up over the parts they come in."""
     total = tl.load(parts + at, mask=mask, other=0.0).to(tl.float32)
     for part in tl.static_range(1, n_parts):
@@ -106,7 +107,7 @@ def summed(parts, n_parts: tl.constexpr, part_stride, at, mask):
 
 
 @triton.jit
-def norm_kernel(normed, x, gain, eps, width, x_stride, block: tl.constexpr):
+def norm_kernel(normed, x, gain, eps, width, x_stride, block: constexpr):
     let_next_start()
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, block)
@@ -131,8 +132,8 @@ def rms_norm(x: torch.Tensor, gain: torch.Tensor, eps: float, dtype: torch.dtype
 
 @triton.jit
 def add_norm_kernel(
-    normed, total, x, y, gain, eps, scale, width, x_stride, y_stride, part_stride, n_parts: tl.constexpr,
-    block: tl.constexpr,
+    normed, total, x, y, gain, eps, scale, width, x_stride, y_stride, part_stride, n_parts: constexpr,
+    block: constexpr,
 ):  # fmt: skip
     let_next_start()
     row = tl.program_id(0).to(tl.int64)
@@ -168,7 +169,7 @@ def tanh(x):
 
 
 @triton.jit
-def activated(x, act: tl.constexpr):
+def activated(x, act: constexpr):
     """The activation function of that name."""
     if act == "silu":
         share = tl.sigmoid(x)
@@ -185,7 +186,7 @@ def activated(x, act: tl.constexpr):
 
 
 @triton.jit
-def gated(g, u, act: tl.constexpr):
+def gated(g, u, act: constexpr):
     """act(g) * u, or what the activation of that name makes of both."""
     if act == "clamped_swiglu":
         below = tl.minimum(g, 7.0)
@@ -198,7 +199,7 @@ def gated(g, u, act: tl.constexpr):
 
 
 @triton.jit
-def activate_kernel(out, gate, up, width, gate_stride, up_stride, act: tl.constexpr, block: tl.constexpr):
+def activate_kernel(out, gate, up, width, gate_stride, up_stride, act: constexpr, block: constexpr):
     let_next_start()
     wait_for_previous()
     row = tl.program_id(0).to(tl.int64)
