@@ -54,13 +54,13 @@ def address_of(span: Span | None) -> int:
 
 
 class Running:
-    """The recording that a device runs: at most one, because steps write where the next one reads."""
+    """The recordings that a device runs: one step at most, because it writes where the next one reads."""
 
     def __init__(self, device: native.Device, kernels: Kernels, mode: str):
         self.device = device
         self.kernels = kernels
         self._mode = mode
-        self._pending: native.Recording | None = None
+        self._pending: list[native.Recording] = []
 
     def record(self, tape: native.Tape, n_segments: int = 1) -> native.Recording:
         recording = tape.record(ORDERS[self._mode], n_segments=n_segments)
@@ -68,18 +68,17 @@ class Running:
         return recording
 
     def begin(self, recording: native.Recording) -> None:
-        """Submit a recording; nothing else is running."""
-        assert self._pending is None
+        """Submit a recording behind what is running. It is waited for here if it is running itself."""
         recording.run()
-        self._pending = recording
+        self._pending.append(recording)
 
     def settle(self) -> None:
         """Wait until nothing is running."""
         pending = self._pending
-        self._pending = None
-        if pending:
-            with raising(GenerateError):
-                pending.wait()
+        self._pending = []
+        with raising(GenerateError):
+            for recording in pending:
+                recording.wait()
 
     def checks(self, tape: native.Tape) -> bool:
         """Run a tape op by op, if this is a test of what ops declare."""
@@ -180,6 +179,12 @@ class TapePlan:
         self._queue.check()
         self._running.settle()
         self._queue.upload()
+        with raising(GenerateError):
+            if not self._running.checks(self._queue.tape):
+                self._running.begin(self._ready())
+
+    def follow(self) -> None:
+        """Run behind the step that is running, without inputs of its own."""
         with raising(GenerateError):
             if not self._running.checks(self._queue.tape):
                 self._running.begin(self._ready())

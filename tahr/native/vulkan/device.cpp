@@ -98,11 +98,34 @@ void Device::make(const std::vector<std::byte>& cache_bytes) {
   check(vkCreateCommandPool(handle, &pool, nullptr, &pool_), "make a command pool");
   VkCommandBufferAllocateInfo one{TYPE_OF<VkCommandBufferAllocateInfo>, nullptr, pool_, VK_COMMAND_BUFFER_LEVEL_PRIMARY, 1};
   check(vkAllocateCommandBuffers(handle, &one, &commands_), "make a command buffer");
+  canaries_ = std::make_unique<Canaries>(*this);
+}
+
+Canaries::Canaries(Device& device) : device_(device) {
+  VkBufferCreateInfo info{TYPE_OF<VkBufferCreateInfo>};
+  info.size = N * sizeof(uint32_t);
+  info.usage = VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+  check(device.vkCreateBuffer(device.handle, &info, nullptr, &handle), "make a buffer");
+  VkMemoryRequirements needs;
+  device.vkGetBufferMemoryRequirements(device.handle, handle, &needs);
+  const uint32_t type = device.memory_type(needs.memoryTypeBits, Home::host);
+  const VkMemoryAllocateInfo taken{TYPE_OF<VkMemoryAllocateInfo>, nullptr, needs.size, type};
+  check(device.vkAllocateMemory(device.handle, &taken, nullptr, &memory_), "take memory of the host");
+  check(device.vkBindBufferMemory(device.handle, handle, memory_, 0), "take memory of the host");
+  void* seen = nullptr;
+  check(device.vkMapMemory(device.handle, memory_, 0, info.size, 0, &seen), "show memory to the host");
+  host_ = static_cast<std::byte*>(seen);
+}
+
+Canaries::~Canaries() {
+  device_.vkDestroyBuffer(device_.handle, handle, nullptr);
+  device_.vkFreeMemory(device_.handle, memory_, nullptr);
 }
 
 Device::~Device() {
   if (!handle) return;
   vkDeviceWaitIdle(handle);
+  canaries_.reset();
   if (pool_) vkDestroyCommandPool(handle, pool_, nullptr);
   if (finished_) vkDestroySemaphore(handle, finished_, nullptr);
   if (cache) vkDestroyPipelineCache(handle, cache, nullptr);

@@ -17,6 +17,7 @@ namespace tahr::vulkan {
 constexpr uint32_t PUSH_BYTES = 128;  // of constants: what every device has at least
 
 class Buffer;
+class Canaries;
 
 // Where memory lies: on the device; on the device and written by the host, or as near to that as there is; on the host, read
 // by it.
@@ -42,6 +43,7 @@ class Device : public std::enable_shared_from_this<Device> {
   // Runs commands at once.
   void run_now(void (*record)(const Device&, VkCommandBuffer, const void*), const void* what);
 
+  Canaries& canaries() { return *canaries_; }
   std::vector<std::byte> cache_data() const;
   void memory_bytes(uint64_t* free, uint64_t* total) const;
   uint32_t memory_type(uint32_t allowed, Home home) const;
@@ -69,11 +71,33 @@ class Device : public std::enable_shared_from_this<Device> {
   VkCommandPool pool_ = nullptr;
   VkCommandBuffer commands_ = nullptr;  // of `run_now`
   std::mutex commands_mutex_;
+  std::unique_ptr<Canaries> canaries_;
   std::mutex queue_mutex_;
   std::atomic<uint64_t> submitted_{0};
   VkPhysicalDeviceMemoryProperties memory_{};
   bool unified_ = false;  // the host sees all memory of the device
   bool has_budget_ = false;
+};
+
+// Words of host memory, one for each of many recordings, that their last commands write.
+class Canaries {
+ public:
+  explicit Canaries(Device& device);
+  ~Canaries();
+  Canaries(const Canaries&) = delete;
+  Canaries& operator=(const Canaries&) = delete;
+
+  uint64_t next() { return count_++ % N * sizeof(uint32_t); }  // where a word lies; a recording that is N younger has it too
+  uint32_t* word(uint64_t at) const { return reinterpret_cast<uint32_t*>(host_ + at); }
+
+  VkBuffer handle = nullptr;
+
+ private:
+  static constexpr uint64_t N = 1 << 14;
+  Device& device_;
+  VkDeviceMemory memory_ = nullptr;
+  std::byte* host_ = nullptr;
+  std::atomic<uint64_t> count_{0};
 };
 
 // A piece of memory with an address on the device. Its end waits for everything submitted.

@@ -1,6 +1,5 @@
 // Command buffers, recorded once and submitted again.
 #include <chrono>
-#include <cstring>
 
 #include "failure.h"
 #include "tape.h"
@@ -23,7 +22,7 @@ void barrier(const Device& device, VkCommandBuffer commands, VkPipelineStageFlag
 
 }  // namespace
 
-Recording::Recording(std::shared_ptr<Device> of) : device_(std::move(of)), canary_(device_, sizeof ALIVE, Home::host) {
+Recording::Recording(std::shared_ptr<Device> of) : device_(std::move(of)), canary_(device_->canaries().next()) {
   VkCommandPoolCreateInfo info{TYPE_OF<VkCommandPoolCreateInfo>};
   info.queueFamilyIndex = device_->queue_family;
   check(device_->vkCreateCommandPool(device_->handle, &info, nullptr, &pool_), "make a command pool");
@@ -83,7 +82,7 @@ void Recording::end_segment(bool is_last) {
   if (is_last) {
     barrier(*device_, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
             VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_MEMORY_READ_BIT | VK_ACCESS_MEMORY_WRITE_BIT);
-    device_->vkCmdFillBuffer(commands, canary_.handle, 0, sizeof ALIVE, ALIVE);
+    device_->vkCmdFillBuffer(commands, device_->canaries().handle, canary_, sizeof ALIVE, ALIVE);
     barrier(*device_, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
             VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
   }
@@ -92,7 +91,7 @@ void Recording::end_segment(bool is_last) {
 
 void Recording::run() {
   wait();
-  std::memset(canary_.host, 0, sizeof ALIVE);
+  *device_->canaries().word(canary_) = 0;
   submitted_ns_ = now_ns();
   ticket_ = device_->submit(segments_);
 }
@@ -103,9 +102,7 @@ void Recording::wait() {
   device_->wait(ticket, waited_ns_ > 4 * AWAKE_NS ? uint64_t(waited_ns_ - AWAKE_NS) : 0);
   ticket_ = 0;
   waited_ns_ = double(now_ns() - submitted_ns_);
-  uint32_t found = 0;
-  std::memcpy(&found, canary_.host, sizeof found);
-  if (found != ALIVE)
+  if (*static_cast<volatile uint32_t*>(device_->canaries().word(canary_)) != ALIVE)
     throw DeviceLost("The Vulkan device ended a step early and said nothing: its driver stops work that takes too long.");
 }
 

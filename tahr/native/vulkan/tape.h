@@ -95,7 +95,7 @@ class Recording {
   VkCommandPool pool_ = nullptr;
   VkQueryPool queries_ = nullptr;
   size_t n_timed_ = 0;
-  Buffer canary_;  // a word that the last command writes: a device may end work early and report success
+  const uint64_t canary_;  // where a word is that the last command writes: a device may end work early and report success
   uint64_t ticket_ = 0;
   uint64_t submitted_ns_ = 0;
   double waited_ns_ = 0;

@@ -35,15 +35,25 @@ shared float scores[G * SPAN];
 shared float tops[G];
 shared float totals[G];
 shared vec2 sums[G * 128];
+shared uint64_t key_rows[SPAN];  // of the span: bytes from the begin of the pages
 shared vec2 piece[512];  // of each invocation: its part of a sum of values
 
 uint token, seq, group_head, kv_head, n_pairs;
 
-uint64_t head_of(uint64_t pages, uint position) {
+uint64_t row_of(uint position) {
   const uint page = uint(inputs.v[page_table_at + seq * table_stride + position / page_size]);
   const uint n_kv_heads = (heads & 0xFFFFu) / (heads >> 16);
   const uint row = (page * n_kv_heads + kv_head) * page_size + position % page_size;
-  return pages + uint64_t(row) * head_dim * kv_bytes();
+  return uint64_t(row) * head_dim * kv_bytes();
+}
+
+// Where the keys and values of a span lie. Those that are not seen have the place of one that is: the page table may hold
+// anything for them.
+void look_up(uint begin, uint end) {
+  const uint first = begin / SPAN * SPAN;
+  for (uint at = gl_LocalInvocationID.x; at < SPAN; at += gl_WorkGroupSize.x)
+    key_rows[at] = row_of(clamp(first + at, begin, end - 1));
+  barrier();
 }
 
 // Scores of the span's positions [begin, end) into `scores`, with their largest and the sum of their weights.
@@ -55,8 +65,8 @@ void score(uint begin, uint end, uint position) {
     const bool seen = at + begin / SPAN * SPAN >= begin && at + begin / SPAN * SPAN < end;
     const uint where = at + begin / SPAN * SPAN;
     if (seen) {
-      const uint64_t key = head_of(keys, where);
-      for (uint pair = lane; pair < n_pairs; pair += LANES) {
+      const uint64_t key = keys + key_rows[at];
+      [[unroll]] for (uint pair = lane; pair < n_pairs; pair += LANES) {
         const vec2 both = load_pair(key, pair);
         for (uint g = 0; g < G; ++g) {
           const vec2 asked = queries[g * 128 + pair];
@@ -101,11 +111,15 @@ void mix(uint begin, uint end) {
   vec2 found[G];
   for (uint g = 0; g < G; ++g) found[g] = vec2(0);
   const uint first = begin / SPAN * SPAN;
+  // What is not seen weighs nothing.
+  const uint until = min(SPAN, end - first);
   if (share < n_shares)
-    for (uint at = share; at < SPAN; at += n_shares) {
-      if (first + at < begin || first + at >= end) continue;
-      const vec2 both = load_pair(head_of(values, first + at), pair);
-      for (uint g = 0; g < G; ++g) found[g] = fma(vec2(scores[g * SPAN + at]), both, found[g]);
+    for (uint at = share; at < until; at += 4 * n_shares) {
+      vec2 both[4];
+      [[unroll]] for (uint k = 0; k < 4; ++k) both[k] = load_pair(values + key_rows[min(at + k * n_shares, SPAN - 1)], pair);
+      [[unroll]] for (uint k = 0; k < 4; ++k)
+        if (at + k * n_shares < until)
+          for (uint g = 0; g < G; ++g) found[g] = fma(vec2(scores[g * SPAN + at + k * n_shares]), both[k], found[g]);
     }
   for (uint g = 0; g < G; ++g) {
     barrier();
@@ -157,6 +171,7 @@ void main() {
   for (uint g = 0; g < G; ++g) start(sinks, group_head + g, top[g], total[g], mixed[g]);
   for (uint span = first; span < last; ++span) {
     const uint begin = max(span * SPAN, seen.x), end = min((span + 1) * SPAN, seen.y);
+    look_up(begin, end);
     score(begin, end, position);
     mix(begin, end);
     for (uint g = 0; g < G; ++g) {

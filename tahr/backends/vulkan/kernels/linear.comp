@@ -125,9 +125,8 @@ void main() {
   const uint n_runs = DENSE ? (n_cols + 7) / 8 : n_cols / 32;
   uint run = gl_SubgroupInvocationID;
   if (T == 1)
-    for (; run + gl_SubgroupSize < n_runs; run += 2 * gl_SubgroupSize) {
-      add_products(run);
-      add_products(run + gl_SubgroupSize);
+    for (; run + 3 * gl_SubgroupSize < n_runs; run += 4 * gl_SubgroupSize) {
+      [[unroll]] for (uint ahead = 0; ahead < 4; ++ahead) add_products(run + ahead * gl_SubgroupSize);
     }
   for (; run < n_runs; run += gl_SubgroupSize) add_products(run);
   for (uint t = 0; t < T; ++t)

@@ -29,31 +29,52 @@ float input_of(uint64_t at, uint i) {
   return total;
 }
 
+const uint KEPT = 8;  // numbers that an invocation reads once
+uint row;
+uint64_t at;
+
+void put(uint i, float own, float mean, float inverse) {
+  float normed = 0;
+  if (i < width) {
+    if (ADDS) Floats(uint64_t(sum) + at).v[i] = own;
+    normed = (own - mean) * inverse * gain.v[i];
+    if (BIASED) normed += bias.v[i];
+    Floats(uint64_t(out_) + at).v[i] = normed;
+  }
+  const uint first = i - gl_LocalInvocationID.x;
+  if (codes != 0) round_blocks(row, first / 32, width, min(width - first, gl_WorkGroupSize.x), normed);
+}
+
 void main() {
   if (gl_WorkGroupID.y >= uint(n_rows.v[0])) return;
-  const uint row = gl_WorkGroupID.y * n_heads + gl_WorkGroupID.x;
-  const uint64_t at = 4ul * row * width;
+  row = gl_WorkGroupID.y * n_heads + gl_WorkGroupID.x;
+  at = 4ul * row * width;
+  const uint step = gl_WorkGroupSize.x, own_first = gl_LocalInvocationID.x, rest = KEPT * step;
+  float kept[KEPT];
+  [[unroll]] for (uint k = 0; k < KEPT; ++k) {
+    kept[k] = 0;
+    if (own_first + k * step < width) kept[k] = input_of(at, own_first + k * step);
+  }
   float total = 0;
-  if (CENTRED)
-    for (uint i = gl_LocalInvocationID.x; i < width; i += gl_WorkGroupSize.x) total += input_of(at, i);
+  if (CENTRED) {
+    [[unroll]] for (uint k = 0; k < KEPT; ++k) total += kept[k];
+    for (uint i = own_first + rest; i < width; i += step) total += input_of(at, i);
+  }
   const float mean = CENTRED ? group_sum(total) / width : 0;
   float squares = 0;
-  for (uint i = gl_LocalInvocationID.x; i < width; i += gl_WorkGroupSize.x) {
+  [[unroll]] for (uint k = 0; k < KEPT; ++k) {
+    const float from_mean = own_first + k * step < width ? kept[k] - mean : 0;
+    squares = fma(from_mean, from_mean, squares);
+  }
+  for (uint i = own_first + rest; i < width; i += step) {
     const float from_mean = input_of(at, i) - mean;
     squares = fma(from_mean, from_mean, squares);
   }
   const float inverse = 1 / sqrt(group_sum(squares) / width + eps);
-  // Every invocation of a cluster has a number of the same block of 32 columns.
-  for (uint first = 0; first < width; first += gl_WorkGroupSize.x) {
-    const uint i = first + gl_LocalInvocationID.x;
-    float normed = 0;
-    if (i < width) {
-      const float own = input_of(at, i);
-      if (ADDS) Floats(uint64_t(sum) + at).v[i] = own;
-      normed = (own - mean) * inverse * gain.v[i];
-      if (BIASED) normed += bias.v[i];
-      Floats(uint64_t(out_) + at).v[i] = normed;
-    }
-    if (codes != 0) round_blocks(row, first / 32, width, min(width - first, gl_WorkGroupSize.x), normed);
+  [[unroll]] for (uint k = 0; k < KEPT; ++k)
+    if (k * step < width) put(own_first + k * step, kept[k], mean, inverse);
+  for (uint first = rest; first < width; first += step) {
+    const uint i = first + own_first;
+    put(i, i < width ? input_of(at, i) : 0, mean, inverse);
   }
 }
