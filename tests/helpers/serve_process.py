@@ -3,11 +3,12 @@
 import os
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from python_here import python_here
 
 
 class ServeProcess:
@@ -15,7 +16,8 @@ class ServeProcess:
 
     def __init__(self, *options: str):
         port = () if "--addr" in options else ("--port", "0")
-        command = [sys.executable, "-m", "tahr", "serve", *port, "-t", "2", *options]
+        threads = () if "--backend" in options else ("-t", "2")
+        command = python_here("-m", "tahr", "serve", *port, *threads, *options)
         env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
         env.pop("TAHR_API_KEY", None)
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)

@@ -3,7 +3,6 @@
 import gc
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from model_cases import CASES, make_weights, token_ids
 from model_files import write_hf
 from model_runs import Runs
 from op_steps import rows
+from python_here import python_here
 from random_weights import random_tensor
 from replaying import STEPS, Replay
 from tahr.backends.api import AttentionSpec, KVShape, LayerMemory, Linear, Rope, Rotation, StepLimits
@@ -252,14 +252,6 @@ def test_no_kernel_of_the_cpu_runs(tmp_path: Path) -> None:
     done = subprocess.run(python_here("-c", code), env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(token_ids()[:5])[:-1])
-
-
-def python_here(*words: str) -> list[str]:
-    """A Python that finds the device as this one does: another C library comes by its own loader."""
-    loader = Path("/proc/self/exe").resolve()
-    if not loader.name.startswith("ld-"):
-        return [sys.executable, *words]
-    return [str(loader), "--library-path", str(loader.parent), sys.executable, *words]
 
 
 def test_attention_without_any_key_before(be: "VulkanBackend") -> None:

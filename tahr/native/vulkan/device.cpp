@@ -207,8 +207,10 @@ void Device::memory_bytes(uint64_t* free, uint64_t* total) const {
   const uint32_t heap = memory_.memoryTypes[memory_type(~0u, Home::device)].heapIndex;
   *total = memory_.memoryHeaps[heap].size;
   uint64_t used = has_budget_ ? budget.heapUsage[heap] : 0;
-  if (!has_budget_)
+  if (!has_budget_) {
+    const std::lock_guard<std::mutex> lock(buffers_mutex);
     for (const Buffer* each : buffers) used += each->n_bytes;
+  }
   const uint64_t most = has_budget_ ? budget.heapBudget[heap] : *total;
   *free = most > used ? most - used : 0;
 }

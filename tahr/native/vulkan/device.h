@@ -55,7 +55,7 @@ class Device : public std::enable_shared_from_this<Device> {
   VkPipelineCache cache = nullptr;
   uint32_t queue_family = 0;
   float tick_ns = 0;  // of a timestamp
-  std::mutex buffers_mutex;
+  mutable std::mutex buffers_mutex;
   std::set<Buffer*> buffers;  // all that live: what the test modes of tapes look at
 #define TAHR_VK_MEMBER(name) PFN_##name name = nullptr;
   TAHR_VK_DEVICE_FUNCTIONS(TAHR_VK_MEMBER)
