@@ -210,7 +210,7 @@ class VulkanBackend(AttentionOps):
         return found[: count.now].copy()
 
     def _best_plan(self, logits: Tensor, n_vocab: int) -> tuple[TapePlan, api.Ints]:
-        """What finds the likeliest tokens of rows at that place, and host memory that gets them."""
+        """A plan that finds the likeliest tokens of rows at that place, and host memory that gets them."""
         count = logits.data.count
         queue = OpQueue(self._running, self._planned)
         n_rows = max(1, count.limit)
