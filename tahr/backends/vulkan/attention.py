@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tahr.backends import api
 from tahr.backends.api import INT8_BLOCK, Tensor
 from tahr.backends.vulkan.inputs import SharedInputs
-from tahr.backends.vulkan.kv import PagedBuffers
+from tahr.backends.vulkan.kv import PagedBuffers, check_heads
 from tahr.backends.vulkan.memory import RowBuffer, Span
 from tahr.backends.vulkan.queue import address_of, packed
 from tahr.backends.vulkan.row_ops import VulkanRowOps
@@ -28,6 +28,7 @@ class AttentionOps(VulkanRowOps):
         q, *kv = qkv
         layer: PagedBuffers = memory.data
         shape = layer.shape
+        check_heads(shape)
         out = self._like(q)
         count = q.data.count
         norms = rotation.norms
@@ -65,6 +66,7 @@ class AttentionOps(VulkanRowOps):
         step = memory.step
         limits = step.limits
         layer: PagedBuffers = memory.data
+        check_heads(layer.shape)
         inputs = self._queue.keep_step(step)
         self._queue.keep(memory.store)
         out = self._like(q)
