@@ -66,6 +66,7 @@ class NullDecoder:
 
     encoding = None  # it generates
     text_head = None
+    has_axes = False
     config = SimpleNamespace(n_vocab=N_VOCAB, width=1)
 
     def __init__(self) -> None:

@@ -255,7 +255,7 @@ def eager_and_graph(engine: Engine, backend: CudaBackend) -> tuple[float, float]
         return model.decoder.forward(backend, step, model.kv)
 
     eager = EagerPlan(backend.context, forward, step)
-    return wall_seconds(eager.run), wall_seconds(model.plan(backend, (0, 0, 0)).run)
+    return wall_seconds(eager.run), wall_seconds(model.plan(backend, (0, 0, 0, 0)).run)
 
 
 def wall_seconds(run: Callable[[], object], n: int = 20) -> float:

@@ -18,7 +18,7 @@ launch='import runpy, sys; sys.path.append(sys.argv.pop(1)); sys.argv.pop(0); ru
 # what takes time in the others, so they run side by side.
 tests=(
     "cuda tests/cuda/test_cuda_options.py tests/cuda/test_cuda_cards.py"
-    "reference,cuda tests/backends/test_ops.py tests/backends/test_ops_families.py"
+    "reference,cuda tests/backends/test_ops.py tests/backends/test_ops_families.py tests/backends/test_ops_rows.py"
     "reference,cuda tests/cuda/test_cuda.py -k adapters"
     "reference,cuda tests/cuda/test_cuda.py -k not(adapters)"
     "reference,cuda tests/cuda/test_cuda_attention.py -k decode_attention"
@@ -33,6 +33,7 @@ tests=(
     "reference,cuda tests/models/test_encoders.py tests/models/test_bidirectional.py tests/weights/test_quantised_checkpoints.py"
     "reference,cuda tests/library/test_encoder_llm.py -k every_backend"
     "reference,cuda tests/weights/test_lora_files.py tests/cuda/test_cuda_lora.py"
+    "cuda tests/rows/test_row_inputs.py tests/rows/test_row_events.py tests/executor/test_row_plans.py"
     "cuda tests/engine/test_lora_engine.py"
     "cuda tests/kv/test_kv_q8.py tests/kv/test_prefix.py tests/kv/test_kv_pages.py tests/cuda/test_cuda_pages.py"
     "cuda tests/sampling/test_sampler.py tests/sampling/test_sample_op.py tests/cuda/test_cuda_sampling.py tests/cuda/test_cuda_logprobs.py"

@@ -163,7 +163,33 @@ class Tape:
         self, *, n_rows: int, width: int, positions: int, x: int, out: int, beta: float, period: int, offset: int
     ) -> None: ...
     def gather_rows(self, *, n_rows: int, width: int, rows: int, x: int, out: int) -> None: ...
-    def cos_sin(self, *, n_rows: int, n_freqs: int, positions: int, inv_freq: int, out: int, scale: float) -> None: ...
+    def with_rows(
+        self,
+        *,
+        n_rows: int,
+        width: int,
+        buffer_width: int,
+        begin: int,
+        row_of: int,
+        buffer: int,
+        x: int,
+        out: int,
+        add: bool,
+    ) -> None: ...
+    def store_rows(
+        self, *, n_rows: int, width: int, buffer_width: int, begin: int, row_target: int, x: int, buffer: int
+    ) -> None: ...
+    def cos_sin(
+        self,
+        *,
+        n_rows: int,
+        n_freqs: int,
+        positions: int,
+        inv_freq: int,
+        axis_begins: int,
+        out: int,
+        scale: float,
+    ) -> None: ...
     def rope_and_cache(
         self,
         *,

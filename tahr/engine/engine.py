@@ -18,6 +18,7 @@ from tahr.engine.sequences.stats import StatsSnapshot
 from tahr.engine.speculation.speculator import SpeculationStats, Speculator
 from tahr.engine.step.drafts import AcceptedTokens, verify
 from tahr.engine.step.in_flight import InFlight
+from tahr.engine.step.row_steps import RowSteps
 from tahr.engine.step.steps import StepOutput, Steps
 from tahr.engine.step_log import Watch
 from tahr.engine.submission import Submission
@@ -49,7 +50,8 @@ class Engine(Submission):
     ):
         super().__init__(scheduler, executor, context_size, eos_ids, resolve, speculator)
         self.executor = executor
-        self.steps = Steps(executor)
+        self.steps = Steps(executor, rows=scheduler.rows.slots if scheduler.rows else None)
+        self._row_steps = RowSteps(executor, scheduler.rows) if scheduler.rows else None
         self.watch: Watch | None = None  # told of every step
         self._overlaps = executor.facts.overlaps
         self.n_in_flight = int(self._overlaps)  # steps left in flight at a launch; more than one only without grammars
@@ -66,6 +68,19 @@ class Engine(Submission):
             events += self._finish(self._in_flight.popleft())
         if self._in_flight and self._in_flight[-1].waits:
             events += self._begin_sample(self._in_flight[-1])
+        if self._row_steps and self._row_steps.has_work:
+            events += self._compute_rows(self._row_steps)
+        return events
+
+    def _compute_rows(self, steps: RowSteps) -> list[Event]:
+        """Compute some of the rows that sequences wait for. Those in flight are sampled before: steps share memory."""
+        events = self._sample_last()
+        try:
+            steps.run()
+        except BaseException as error:
+            events += [self._fail(seq, error) for seq in steps.give_up()]
+            if not isinstance(error, Exception):
+                raise
         return events
 
     def _propose(self, speculator: Speculator) -> list[Event]:

@@ -10,10 +10,12 @@ import numpy as np
 from tahr.backends.api import Floats
 from tahr.config import GREEDY, LoraChoice
 from tahr.engine.adapters.registry import Adapters
+from tahr.engine.row_checks import check_prompt_rows
 from tahr.engine.sampling.dry import Resolve
 from tahr.engine.sampling.sampling_state import SampleRequest, SamplingState
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.sequences.adapter_stack import AdapterStack
+from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows
 from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import NO_ROW, Sequence
 from tahr.engine.sequences.stats import EngineStats
@@ -42,6 +44,7 @@ class Submission:
     ):
         self.scheduler = scheduler
         self.facts = executor.models[0]  # facts of the model
+        self.tower_facts = executor.tower
         self.context_size = context_size
         self.eos_ids = eos_ids
         self.stats = EngineStats()
@@ -63,6 +66,8 @@ class Submission:
         self._check(tokens)
         max_length = min(len(tokens) + (params.max_tokens or self.context_size), self.context_size)
         self._check_length(max_length)
+        self._check_rows(request.rows, len(tokens))
+        rows = request.rows.salted(params.cache_salt) if request.rows else NO_ROWS
         stack = self.adapters.stack(params.lora)
         sampling = SamplingState(params, self.eos_ids, self._resolve)
         sampling.check(self.facts.n_vocab)
@@ -76,6 +81,7 @@ class Submission:
         for index, choice in enumerate(choices):
             self.adapters.attach(choice, stack)
             choice.n_before = request.n_before + index
+            choice.rows = rows
         first, *first.forks = choices
         first.host_bound |= bool(first.forks)  # the sequence is forked when its first token is known
         self.stats.requests_started += len(choices)
@@ -90,6 +96,7 @@ class Submission:
         first_row: int = NO_ROW,
         stays: bool = False,
         lora: str | ListOf[LoraChoice] | AdapterStack = (),
+        rows: PromptRows = NO_ROWS,
     ) -> Sequence:
         """Queue a text whose rows are wanted, not a reply: those from `first_row` on and the last go to `sink`.
 
@@ -102,8 +109,12 @@ class Submission:
             raise ConfigError(f"The text has {len(tokens)} tokens, but the context holds {self.context_size}: cut it.")
         self._check_tokens(tokens, self.facts.n_logits)
         self._check_length(len(tokens))
+        self._check_rows(rows, len(tokens))
+        if rows and stays:
+            raise ConfigError("A session's text reads no rows of images or speech: submit them with a request.")
         stack = lora if isinstance(lora, AdapterStack) else self.adapters.stack(lora)
         seq = self.row_sequence(list(tokens), sink, output, first_row, stays, stack)
+        seq.rows = rows or NO_ROWS
         self.scheduler.add(seq)
         return seq
 
@@ -168,6 +179,11 @@ class Submission:
                 f"The request may need {max_length} tokens, but the whole KV pool holds {n_held}: "
                 "lower max_tokens, shorten the prompt, or give the engine more KV memory."
             )
+
+    def _check_rows(self, rows: PromptRows, n_prompt: int) -> None:
+        if rows:
+            slots = self.scheduler.rows and self.scheduler.rows.slots
+            check_prompt_rows(rows, n_prompt, self.facts, self.tower_facts, slots.n_slots if slots else 0)
 
     def _choice(
         self,

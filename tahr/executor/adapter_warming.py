@@ -11,7 +11,7 @@ import numpy as np
 
 from tahr.backends.api import LORA_TILE, Backend, LinearShape, LoraFactors, StepLimits
 from tahr.executor.output import Output
-from tahr.executor.plans import ExecutedModel
+from tahr.executor.plans import ExecutedDecoder
 from tahr.executor.preparing import first_prepared, run_empty
 from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor
@@ -20,7 +20,7 @@ N_TOKENS = (1, 8, 32, 64, 256)  # sizes of steps: more rows meet matrices in oth
 SLOT = 1
 
 
-def warmed_steps(backend: Backend, model: ExecutedModel) -> Iterator[bool]:
+def warmed_steps(backend: Backend, model: ExecutedDecoder) -> Iterator[bool]:
     """Each turn runs a step of one more size, if one is prepared, and says True; nothing may be in flight then.
 
     The bank is its own, so that nothing stays of the adapter. It has rows behind matrices if no other one has them yet.
@@ -38,7 +38,7 @@ def warmed_steps(backend: Backend, model: ExecutedModel) -> Iterator[bool]:
     bank.send()
     buckets = model.buckets[Output.LOGITS]
     wanted = dict.fromkeys(bucket for n in N_TOKENS for bucket in buckets_of(buckets, n))
-    plans = [model.record(backend, (Output.LOGITS, buckets.index(bucket), 1), bank) for bucket in wanted]
+    plans = [model.record(backend, (Output.LOGITS, buckets.index(bucket), 1, 0), bank) for bucket in wanted]
     while plans:
         if plan := first_prepared(backend, plans):
             run_empty(backend, inputs, plan)

@@ -6,7 +6,7 @@ from threading import Lock
 
 from tahr.backends.api import Backend, LoraBank, LoraRows, Rows
 from tahr.executor.adapter_warming import warmed_steps
-from tahr.executor.plans import ExecutedModel
+from tahr.executor.plans import ExecutedDecoder
 from tahr.executor.protocol import PreparedAdapter
 from tahr.models.lora import Adapter, AdapterTarget, open_adapter
 
@@ -14,7 +14,7 @@ from tahr.models.lora import Adapter, AdapterTarget, open_adapter
 class LocalAdapters:
     """The bank of adapters of one model; it is made when the first one is prepared."""
 
-    def __init__(self, backend: Backend, model: ExecutedModel):
+    def __init__(self, backend: Backend, model: ExecutedDecoder):
         self._backend = backend
         self._model = model
         self._bank: LoraBank | None = None

@@ -10,6 +10,7 @@ from tahr.backends.api import (
     KVStore,
     Plan,
     Rows,
+    RowStore,
     StepInputs,
     StepLimits,
     Tensor,
@@ -17,12 +18,22 @@ from tahr.backends.api import (
 from tahr.backends.sampling.sample_rows import Sampled, SampleRows
 from tahr.executor.adapters import LocalAdapters
 from tahr.executor.pages import LocalPages, memory_facts
-from tahr.executor.plans import ExecutedModel, Forward, make_model
+from tahr.executor.plans import TOWER_PAGE, ExecutedDecoder, ExecutedModel, Forward, make_model, make_tower
 from tahr.executor.preparing import first_prepared, run_empty
-from tahr.executor.protocol import DecoderFacts, ExecutorFacts, StepRequest, StepResult
+from tahr.executor.protocol import (
+    NO_ROW_SLOTS,
+    TOWER,
+    DecoderFacts,
+    ExecutorFacts,
+    RowFacts,
+    StepRequest,
+    StepResult,
+    TowerFacts,
+)
 from tahr.executor.sampling import LocalSampling
 from tahr.kv.tables import PageCopy
 from tahr.models.decoder import Decoder
+from tahr.models.parts.tower import Tower
 from tahr.weights.watch import FileWatch
 
 
@@ -48,11 +59,15 @@ class LocalExecutor(LocalSampling):
         n_vocab: int | None = None,
         n_decode_tokens: int = 1,  # tokens of one sequence in a step: its own and its drafts
         forward: Forward | None = None,
+        rows: RowStore | None = None,  # slots that steps may read in place of embeddings
     ):
         super().__init__(backend)
-        self.executed = [make_model(backend, decoder, kv, limits, n_vocab, n_decode_tokens, forward)]
-        self.models = [facts_of(self.executed[0])]
-        self.adapters = LocalAdapters(backend, self.executed[0])
+        main = make_model(backend, decoder, kv, limits, n_vocab, n_decode_tokens, forward, rows)
+        self.executed: dict[int, ExecutedModel] = {0: main}
+        self.decoder = decoder
+        self.models = [facts_of(main)]
+        self.tower: TowerFacts | None = None
+        self.adapters = LocalAdapters(backend, main)
         self.pages = LocalPages(backend, kv)
         self.facts = ExecutorFacts(
             overlaps=backend.overlaps,
@@ -61,19 +76,23 @@ class LocalExecutor(LocalSampling):
         )
 
     @property
-    def decoder(self) -> Decoder:
-        return self.executed[0].decoder
-
-    @property
     def kv(self) -> KVStore:
         return self.executed[0].kv
 
     def add_draft(self, decoder: Decoder, kv: KVStore, limits: StepLimits, n_vocab: int, n_decode_tokens: int) -> int:
         """Run steps of a draft model too; its number."""
         made = make_model(self.backend, decoder, kv, limits, n_vocab, n_decode_tokens)
-        self.executed.append(made)
+        self.executed[len(self.models)] = made
         self.models.append(facts_of(made))
-        return len(self.executed) - 1
+        return len(self.models) - 1
+
+    def add_tower(self, tower: Tower, limits: StepLimits) -> None:
+        """Run steps of a tower too, which compute the rows that the model reads."""
+        targets = self.executed[0].inputs.rows
+        assert targets, "the model reads no rows"
+        made = self.executed[TOWER] = make_tower(self.backend, tower, limits, targets)
+        buckets = tuple(map(tuple, made.buckets))
+        self.tower = TowerFacts(len(tower.parts), made.inputs.limits, buckets, tower.width_in, TOWER_PAGE)
 
     # ---- steps ------------------------------------------------------------------------------------------------
 
@@ -85,7 +104,7 @@ class LocalExecutor(LocalSampling):
         backend = self.backend
         if step.state_copies:  # first: their sequences may not be in this step, and live on if it fails
             backend.copy_states(model.kv, step.state_copies)
-        model.decoder.files.check(backend.file_stamp)
+        model.files.check(backend.file_stamp)
         if step.page_copies:
             self._copy_pages(model.kv, step.page_copies)
         if step.sends_adapter_rows:
@@ -93,18 +112,18 @@ class LocalExecutor(LocalSampling):
         if step.patches is None:
             result = self.run(model.plan(backend, step.plan, self.adapters.bank if step.adapter_rounds else None))
         else:
-            result = self.vectors(model, step.patches)
-        return LaunchedStep(model.decoder.files, result, backend.fetch(result) if step.wants_rows else None)
+            result = self.vectors(step.patches)
+        return LaunchedStep(model.files, result, backend.fetch(result) if step.wants_rows else None)
 
     def run(self, plan: Plan) -> Tensor:
         """Begin to compute the rows of a step; from here on its inputs may be filled again."""
         plan.run()
         return plan.result
 
-    def vectors(self, model: ExecutedModel, patches: Floats) -> Tensor:
+    def vectors(self, patches: Floats) -> Tensor:
         """Begin to compute the vectors of images, op by op: no recorded step has these rows."""
         rows = replace(self.backend.tensor(patches), rows=Rows.TOKENS)
-        return model.decoder.vectors(self.backend, model.inputs, model.kv, rows)
+        return self.decoder.vectors(self.backend, self.inputs(), self.kv, rows)
 
     def sample(self, handle: LaunchedStep, rows: SampleRows) -> None:
         handle.sampled = self.backend.sample(handle.result, rows)
@@ -116,6 +135,11 @@ class LocalExecutor(LocalSampling):
         )
         handle.files.refuse_cut()  # zeros may have been read in place of weights
         return result
+
+    def put_rows(self, slots: Sequence[int], rows: Floats, model: int = 0) -> None:
+        buffer = self.executed[model].inputs.rows
+        assert buffer, "the model reads no rows"
+        self.backend.write_rows(buffer, slots, rows)
 
     def _copy_pages(self, kv: KVStore, copies: Sequence[PageCopy]) -> None:
         for group in {copy.group for copy in copies}:
@@ -136,7 +160,7 @@ class LocalExecutor(LocalSampling):
         run_empty(self.backend, self.executed[step.model].inputs, self._plan(step))
 
     def weights_changed(self) -> bool:
-        return any(model.decoder.files.has_changed for model in self.executed)
+        return any(model.files.has_changed for model in self.executed.values())
 
     def _plan(self, step: StepRequest) -> Plan:
         return self.executed[step.model].plan(self.backend, step.plan)
@@ -148,9 +172,10 @@ class LocalExecutor(LocalSampling):
         return head.apply(self.backend, rows) if head else rows
 
 
-def facts_of(model: ExecutedModel) -> DecoderFacts:
+def facts_of(model: ExecutedDecoder) -> DecoderFacts:
     """A model in numbers."""
     decoder = model.decoder
+    rows = model.inputs.rows
     return DecoderFacts(
         n_vocab=model.n_vocab,
         n_logits=decoder.config.n_vocab,
@@ -162,4 +187,6 @@ def facts_of(model: ExecutedModel) -> DecoderFacts:
         buckets=(*map(tuple, model.buckets), tuple(model.buckets[1])),
         n_decode_tokens=model.n_decode_tokens,
         patch_width=decoder.tower.width_in if decoder.tower else 0,
+        rows=RowFacts(rows.n_slots, rows.width) if rows else NO_ROW_SLOTS,
+        has_axes=decoder.has_axes,
     )

@@ -3,12 +3,27 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from tahr.backends.api import Backend, KVStore, LoraBank, Plan, StepInputs, StepLimits, Tensor
+from tahr.backends.api import (
+    Backend,
+    Extras,
+    KVStore,
+    LoraBank,
+    MemoryLayout,
+    Plan,
+    RowStore,
+    StepInputs,
+    StepLimits,
+    Tensor,
+)
 from tahr.executor.protocol import PlanKey
+from tahr.kv.pages import pages_for
 from tahr.models.decoder import Decoder
+from tahr.models.parts.tower import Tower
+from tahr.weights.watch import FileWatch
 
 Forward = Callable[[Backend, StepInputs, KVStore], Tensor]
 
+TOWER_PAGE = 16  # tokens of a page in the memory of a tower's steps
 MOST_HALVED = 7  # halvings of the largest step, for steps that give hidden rows
 LEAST_HIDDEN = 64  # tokens of the smallest of these
 
@@ -29,17 +44,15 @@ def adapted(forward: Forward, bank: LoraBank, n_rounds: int) -> Forward:
     return run
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class ExecutedModel:
     """A model of an executor, with its memory, its inputs, and the plans that were recorded on them."""
 
-    decoder: Decoder
+    files: FileWatch  # files that its steps read
     kv: KVStore
     inputs: StepInputs
-    buckets: tuple[Sequence[StepLimits], Sequence[StepLimits]]  # buckets by `Output`
-    forwards: tuple[Forward, Forward]  # forwards by `Output`
-    n_vocab: int  # tokens that exist: a model may have more logits
-    n_decode_tokens: int
+    buckets: tuple[Sequence[StepLimits], ...]  # buckets by `Output`, or by part of a tower
+    forwards: tuple[Forward, ...]  # forward passes, likewise
     plans: dict[PlanKey, Plan] = field(default_factory=dict)
     last: tuple[PlanKey, Plan] | None = None  # found without hashing
     adapted_for: tuple[int, ...] = ()  # the bank's `plan_key` that plans with adapters were recorded for
@@ -58,12 +71,12 @@ class ExecutedModel:
 
     def record(self, backend: Backend, key: PlanKey, bank: LoraBank | None) -> Plan:
         """A new plan."""
-        output, bucket, n_rounds = key
+        output, bucket, n_rounds, extras = key
         forward = self.forwards[output]
         if n_rounds:
             assert bank, "adapters have rows before a step has adapters"
             forward = adapted(forward, bank, n_rounds)
-        step = self.inputs.within(self.buckets[output][bucket])
+        step = self.inputs.within(replace(self.buckets[output][bucket], extras=extras))
         return backend.record(lambda: forward(backend, step, self.kv), step)
 
     def _follow(self, bank: LoraBank | None) -> None:
@@ -75,6 +88,15 @@ class ExecutedModel:
             self.last = None
 
 
+@dataclass(slots=True, kw_only=True)
+class ExecutedDecoder(ExecutedModel):
+    """One that makes logits and hidden rows of tokens."""
+
+    decoder: Decoder
+    n_vocab: int  # tokens that exist: a model may have more logits
+    n_decode_tokens: int
+
+
 def make_model(
     backend: Backend,
     decoder: Decoder,
@@ -83,16 +105,44 @@ def make_model(
     n_vocab: int | None = None,
     n_decode_tokens: int = 1,
     forward: Forward | None = None,
-) -> ExecutedModel:
+    rows: RowStore | None = None,
+) -> ExecutedDecoder:
     """A model without plans. Hidden rows are small: every token of a step may have one."""
     most = replace(limits, n_rows=max(limits.n_rows, limits.n_tokens))
     buckets = backend.buckets(limits, n_decode_tokens)
-    return ExecutedModel(
-        decoder,
-        kv,
-        inputs=backend.step_inputs(most),
+    return ExecutedDecoder(
+        files=decoder.files,
+        decoder=decoder,
+        kv=kv,
+        inputs=replace(backend.step_inputs(most), rows=rows),
         buckets=(buckets, hidden_buckets(most) if len(buckets) > 1 else [most]),
         forwards=(forward or decoder.forward, decoder.hidden),
         n_vocab=n_vocab or decoder.config.n_vocab,
         n_decode_tokens=n_decode_tokens,
     )
+
+
+def make_tower(backend: Backend, tower: Tower, limits: StepLimits, targets: RowStore) -> ExecutedModel:
+    """A tower without plans. Its parts hand on rows in the slots that they read; the last one writes `targets`."""
+    limits = replace(limits, n_rows=limits.n_tokens, extras=int(Extras.ROWS | Extras.ROPE | Extras.TARGETS))
+    n_pages = pages_for(limits.n_tokens, TOWER_PAGE) + limits.n_seqs
+    layout = MemoryLayout((tower.memory,), (n_pages,), TOWER_PAGE, backend.passing_kv_dtype)
+    rows = backend.row_store(limits.n_tokens, max(tower.width_in, tower.width))
+    sizes = hidden_buckets(limits) if len(backend.buckets(limits)) > 1 else [limits]
+    *inner, last = tower.parts
+    return ExecutedModel(
+        files=tower.files,
+        kv=backend.kv_store(layout),
+        inputs=replace(backend.step_inputs(limits), rows=rows, target_rows=targets),
+        buckets=(sizes,) * len(tower.parts),
+        forwards=(*(writing(part, rows) for part in inner), last),
+    )
+
+
+def writing(forward: Forward, targets: RowStore) -> Forward:
+    """A forward pass that stores rows elsewhere."""
+
+    def run(backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
+        return forward(backend, replace(step, target_rows=targets), kv)
+
+    return run

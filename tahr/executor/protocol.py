@@ -18,15 +18,16 @@ from tahr.kv.tables import PageCopy
 from tahr.models.parts.encoding import Encoding
 
 Handle = Any  # a launched step, which means something to its executor alone
-PlanKey = tuple[int, int, int]  # output, bucket, rounds of adapters
+PlanKey = tuple[int, int, int, int]  # output, bucket, rounds of adapters, extras
+TOWER = 2  # the model that computes rows for another one
 
 
 class StepRequest(NamedTuple):
     """A step whose inputs are filled in: numbers, and copies to make before it runs."""
 
     number: int  # counts the steps of this model; those of a warm-up are 0
-    model: int  # 0: the model; 1: its draft model
-    output: int  # an `Output`
+    model: int  # 0: the model; 1: its draft model; `TOWER`
+    output: int  # an `Output`; for a tower, the part of it that is run
     bucket: int  # the plan's size, by its place in `DecoderFacts.buckets`
     adapter_rounds: int = 0  # 0: no sequence has an adapter
     sends_adapter_rows: bool = False  # the adapter rows have changed since the step before
@@ -34,11 +35,12 @@ class StepRequest(NamedTuple):
     page_copies: Sequence[PageCopy] = ()
     state_copies: Sequence[tuple[int, int]] = ()  # (from, to) slots
     patches: Floats | None = None  # rows of images, one for each token of the step; None: the step is of texts
+    extras: int = 0  # some of `Extras`
 
     @property
     def plan(self) -> PlanKey:
         """The recorded plan that the step runs."""
-        return self.output, self.bucket, self.adapter_rounds
+        return self.output, self.bucket, self.adapter_rounds, self.extras
 
 
 class StepResult(NamedTuple):
@@ -46,6 +48,16 @@ class StepResult(NamedTuple):
 
     sampled: SampledTokens | None  # None: nothing was sampled
     rows: Floats | None  # all rows in the order of the step, where the request wants them
+
+
+class RowFacts(NamedTuple):
+    """The row slots that a model's steps read."""
+
+    n_slots: int
+    width: int
+
+
+NO_ROW_SLOTS = RowFacts(0, 0)
 
 
 class DecoderFacts(NamedTuple):
@@ -60,6 +72,18 @@ class DecoderFacts(NamedTuple):
     buckets: tuple[tuple[StepLimits, ...], ...]  # sizes of plans by `Output`, smallest first
     n_decode_tokens: int  # tokens of one sequence in a step: its own and its drafts
     patch_width: int = 0  # numbers in a row that its tower reads; 0: it reads texts alone
+    rows: RowFacts = NO_ROW_SLOTS  # row slots that its steps read
+    has_axes: bool = False  # rope turns tokens by positions of several axes
+
+
+class TowerFacts(NamedTuple):
+    """A tower in numbers: layers that see all of an input at once and compute rows for the model."""
+
+    n_parts: int  # runs of its layers; a step runs one of them
+    limits: StepLimits  # limits of a step: the longest input has so many tokens
+    buckets: tuple[tuple[StepLimits, ...], ...]  # sizes of plans by part
+    width_in: int  # numbers of an input row
+    page_size: int  # tokens of a page in the memory of its steps; every input begins one
 
 
 class MemoryFacts(NamedTuple):
@@ -148,6 +172,8 @@ class Executor(Protocol):
     @property
     def models(self) -> Sequence[DecoderFacts]: ...
     @property
+    def tower(self) -> TowerFacts | None: ...
+    @property
     def adapters(self) -> AdapterPort: ...
     @property
     def pages(self) -> PagePort: ...
@@ -157,6 +183,9 @@ class Executor(Protocol):
 
     def launch(self, step: StepRequest) -> Handle:
         """Begin a step."""
+
+    def put_rows(self, slots: Sequence[int], rows: Floats, model: int = 0) -> None:
+        """Put rows into the slots that steps of a model read, those that are launched from now on."""
 
     def sample(self, handle: Handle, rows: SampleRows) -> None:
         """Begin to sample from the step's logits. Token i goes to the token slot `rows.slots[i]` too."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tahr.config import SamplingParams
+from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows
 from tahr.generation.thinking import NO_THINKING, ThinkingOptions
 from tahr.generation.tools import NO_TOOLS, ToolOptions
 from tahr.grammar import Grammar
@@ -37,6 +38,7 @@ class GenerationRequest:
     thinking: ThinkingOptions = NO_THINKING
     cuts_length: bool = False  # a length beyond the context is cut to it, not refused
     salt: str = ""  # keeps what different clients put into the prefix cache apart
+    rows: PromptRows = NO_ROWS  # rows that placeholders among a prompt's tokens stand for
     id: str = ""  # the caller's own name for it
 
     @property

@@ -80,12 +80,14 @@ def resolve(request: GenerationRequest, model: RequestFacts, limits: Limits = NO
         made = replied(request, prompt, model)
     else:
         made = Resolution(model.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt))
+    if request.rows and isinstance(prompt, ChatPrompt | str):
+        raise ConfigError("Rows belong to placeholders among tokens: give the prompt as tokens, not as text.")
     fit_length(made, request, model, limits)
     if request.salt:
         made.changes["cache_salt"] = f"{request.salt}/{effective(request, model, 'cache_salt')}"
     params = request.params.completed(model.defaults, made.changes)
     writer = writers_of(model.tokenizer, made, params)
-    return ResolvedRequest(made.tokens, params, writer, made.reply_format)
+    return ResolvedRequest(made.tokens, params, writer, made.reply_format, request.rows)
 
 
 def effective(request: GenerationRequest, model: RequestFacts, name: str) -> Any:

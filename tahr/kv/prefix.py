@@ -18,9 +18,11 @@ from struct import Struct
 
 from tahr.kv.checkpoints import LEAST_KEPT, StateCheckpoints
 from tahr.kv.pages import PagePool
+from tahr.kv.row_slots import RowSpan
 from tahr.kv.tables import PageTable
 
 HASH_BYTES = 16
+SPAN_PLACE = Struct("<qq")
 
 
 @dataclass(slots=True)
@@ -46,11 +48,12 @@ def page_struct(page_size: int) -> Struct:
 class BlockHashes:
     """The block hashes of one text's full pages, as far as they were needed, and how many pages are in the cache."""
 
-    __slots__ = ("_hashes", "_page_size", "n_inserted")
+    __slots__ = ("_hashes", "_page_size", "_spans", "n_inserted")
 
-    def __init__(self, root: bytes, page_size: int):
+    def __init__(self, root: bytes, page_size: int, spans: ListOf[RowSpan] = ()):
         self._hashes = [root]
         self._page_size = page_size
+        self._spans = spans
         self.n_inserted = 0
 
     def of(self, tokens: ListOf[int], index: int) -> bytes:
@@ -59,8 +62,16 @@ class BlockHashes:
         size = self._page_size
         for page in range(len(hashes) - 1, index + 1):
             content = page_struct(size).pack(*tokens[page * size : (page + 1) * size])
+            if self._spans:
+                content += self._rows_in(page)
             hashes.append(blake2b(hashes[-1] + content, digest_size=HASH_BYTES).digest())
         return hashes[index + 1]
+
+    def _rows_in(self, page: int) -> bytes:
+        """The rows that a page reads: of each span that touches it the digest, and where the span begins and ends."""
+        begin = page * self._page_size
+        touching = [span for span in self._spans if span.begin < begin + self._page_size and begin < span.end]
+        return b"".join(SPAN_PLACE.pack(span.begin - begin, span.rows) + span.digest for span in touching)
 
     @property
     def known(self) -> ListOf[bytes]:
@@ -74,7 +85,7 @@ class BlockHashes:
 
     def fork(self) -> "BlockHashes":
         """The hashes of another text that has been the same up to here."""
-        other = BlockHashes(self._hashes[0], self._page_size)
+        other = BlockHashes(self._hashes[0], self._page_size, self._spans)
         other._hashes = list(self._hashes)
         other.n_inserted = self.n_inserted
         return other
@@ -106,10 +117,14 @@ class PrefixCache:
         paged = sum(pool.n_hashed * pool.page_bytes for pool in self.pools)
         return paged + (self.checkpoints.n_bytes if self.checkpoints else 0)
 
-    def hashes(self, adapter: str = "", salt: str = "") -> BlockHashes:
-        """Hashes for a text that is computed with this adapter and shared only under this salt."""
+    def hashes(self, adapter: str = "", salt: str = "", spans: ListOf[RowSpan] = ()) -> BlockHashes:
+        """Hashes for a text that is computed with this adapter and these rows, and shared only under this salt."""
         root = blake2b(f"{len(adapter)}:{adapter}{salt}".encode(), digest_size=HASH_BYTES).digest()
-        return BlockHashes(root, self.page_size)
+        return BlockHashes(root, self.page_size, spans)
+
+    def n_reused(self, hashes: BlockHashes, tokens: ListOf[int]) -> int:
+        """How many tokens of a text would not be computed if it began now."""
+        return tokens_reused(self._n_found(hashes, tokens), self.page_size, len(tokens))
 
     def lookup(self, hashes: BlockHashes, tokens: ListOf[int]) -> list[PageTable]:
         """Tables that hold the beginning of a text, as much of it as every pool can serve."""

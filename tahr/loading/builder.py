@@ -23,6 +23,7 @@ from tahr.images.reading import ImageReader
 from tahr.kv.checkpoints import StateCheckpoints
 from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache
+from tahr.kv.row_slots import RowSlots
 from tahr.kv.slots import StateSlots
 from tahr.loading.capacity import (
     Capacity,
@@ -32,6 +33,7 @@ from tahr.loading.capacity import (
 )
 from tahr.loading.images import image_reader, with_images
 from tahr.loading.memory_plan import plan_memory
+from tahr.loading.row_inputs import RowInputs, add_tower, extras_of, make_row_store, row_slots
 from tahr.loading.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
 from tahr.loading.sizing import plan_of, summary
 from tahr.loading.speculation import (
@@ -93,12 +95,15 @@ def build_engine(
     whole_texts: int = 0,
     n_row_tokens: int | None = None,
     draft: Draft | None = None,
+    row_inputs: RowInputs | None = None,
 ) -> tuple[Engine, str]:
     """An engine around a decoder, and a note on its memory. Tokens from `n_vocab` on are padding, never sampled.
 
     With `whole_texts` every layer keeps all of a text, whatever its window, so that sequences can go back; there is
     memory for so many full texts. `n_row_tokens` is how many tokens of a step may have rows, see `SchedulerLimits`.
+    With `row_inputs` prompts may have rows in place of embeddings.
     """
+    rows = make_row_store(backend, decoder, row_inputs) if row_inputs else None
     planned = plan_memory(backend, decoder, config, draft, whole_texts)
     config = planned.config
     memory = planned.shapes
@@ -118,12 +123,15 @@ def build_engine(
     limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, n_pages_per_seq, n_groups=len(groups))
     if decoder.tower:
         sizes, limits = with_images(sizes, limits, decoder.tower, config.page_size)
+    limits = replace(limits, extras=extras_of(decoder)) if rows else limits
     layers_of_groups = tuple(group.layers for group in groups)
     kv = backend.kv_store(
         MemoryLayout(memory, capacity.n_pages, config.page_size, dtype, layers_of_groups, capacity.n_slots)
     )
-    executor = LocalExecutor(backend, decoder, kv, limits, n_vocab, n_decode_tokens)
-    scheduler = make_scheduler(config, capacity, groups, sizes, planned.n_in_flight)
+    executor = LocalExecutor(backend, decoder, kv, limits, n_vocab, n_decode_tokens, rows=rows)
+    if row_inputs:
+        add_tower(executor, row_inputs)
+    scheduler = make_scheduler(config, capacity, groups, sizes, planned.n_in_flight, row_slots(rows) if rows else None)
     n_pages = " + ".join(map(str, capacity.n_pages))
     note = f"KV: {n_pages} pages of {config.page_size} tokens in {dtype}, {capacity.kv_bytes / 1e6:.0f} MB at most"
     speculator = make_speculator(config, draft, executor, scheduler)
@@ -137,7 +145,12 @@ def build_engine(
 
 
 def make_scheduler(
-    config: EngineConfig, capacity: Capacity, groups: list[KVGroup], sizes: SchedulerLimits, n_in_flight: int
+    config: EngineConfig,
+    capacity: Capacity,
+    groups: list[KVGroup],
+    sizes: SchedulerLimits,
+    n_in_flight: int,
+    row_slots: RowSlots | None = None,
 ) -> Scheduler:
     """A scheduler over all of the memory; `n_in_flight` tokens of a sequence may be computed and not yet accepted."""
     pools = [
@@ -146,7 +159,7 @@ def make_scheduler(
     ]
     slots = StateSlots(capacity.n_slots - capacity.n_checkpoints - 1) if capacity.slot_bytes else None
     cache = prefix_cache(config, capacity, pools, slots)
-    return Scheduler(pools, sizes, cache, config.scheduling_policy, slots)
+    return Scheduler(pools, sizes, cache, config.scheduling_policy, slots, row_slots)
 
 
 def prefix_cache(

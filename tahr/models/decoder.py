@@ -26,6 +26,7 @@ class Decoder:
         self.config = cfg
         self.layers = layers
         self.memory = tuple(layer.memory for layer in layers)
+        self.row_width = cfg.width  # numbers of a row that stands in place of an embedding
         self.ropes = {kind.rope: make_rope(cfg, kind.rope) for kind in cfg.kinds}
         self.norm = w.norm("model.norm") if cfg.final_norm else None
         self.embedding = TokenEmbedding(cfg, w)
@@ -47,6 +48,11 @@ class Decoder:
             self.linears["lm_head"] = LinearShape(cfg.n_vocab, cfg.width, self.table.kernel)
         else:
             self.head = w.linear("lm_head", cfg.n_vocab, cfg.width, bias=w.has("lm_head.bias"))
+
+    @property
+    def has_axes(self) -> bool:
+        """Whether rope turns tokens by positions of several axes, where steps give them."""
+        return any(rope.axes for rope in self.ropes.values())
 
     def forward(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         """The logits of `step.logit_rows`."""

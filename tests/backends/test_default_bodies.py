@@ -10,6 +10,7 @@ import pytest
 
 import test_ops
 import test_ops_families
+import test_ops_rows
 from backends_here import AND_PLAIN, NAMES, backend, oracle
 from lora_files import fill_rows, random_factors
 from plain_backend import PlainBackend
@@ -34,8 +35,12 @@ RECURRENT = ("delta-net", "state-space")
 ON_HOST = [
     *(case for case in test_ops.CASES if case.name.startswith("lora-")),
     *(case for case in test_ops_families.CASES if case.name.startswith(RECURRENT)),
+    *(case for case in test_ops_rows.CASES if case.name.endswith("-rows")),
 ]
-DEFAULTS = ("record", "lora_bank", "state_layer", "read_states", "write_states", "delta_net", "state_space")
+DEFAULTS = (
+    *("record", "lora_bank", "state_layer", "read_states", "write_states", "delta_net", "state_space"),
+    *("row_store", "write_rows", "read_rows", "take_rows", "with_rows", "store_rows"),
+)
 
 
 def with_defaults() -> Backend:
@@ -111,6 +116,7 @@ class KeepsOps(PlainBackend):
 REFUSED: list[tuple[str, Callable[[Backend, Any], Any], str]] = [
     ("delta_net", lambda be, net: be.check_delta_net(net), "a gated delta rule"),
     ("state_space", lambda be, net: be.check_state_space(net), "a selective state space"),
+    ("rows", lambda be, _: be.check_rows(), "rows from another model"),
     ("adapters", lambda be, _: be.lora_bank({"up": LinearShape(8, 8)}, StepLimits(1, 1, 1, 1)), "linears that add"),
 ]
 

@@ -65,7 +65,7 @@ def attended(be: Backend, keys: np.ndarray, window: int) -> np.ndarray:
     """What the last of some tokens sees, all of them queries of ones."""
     n, dim = keys.shape
     step = be.step_inputs(StepLimits(n, 1, 1, -(-n // 16)))
-    step.page_table[0, 0], step.query_start[:2], step.seq_lens[0] = np.arange(-(-n // 16)), (0, n), n
+    step.page_table[0, 0], step.query_start[:2], step.seq_lens[:, 0] = np.arange(-(-n // 16)), (0, n), n
     step.positions[:n] = step.slot_mapping[0, :n] = np.arange(n)
     step.counts[:] = n, 1, 1
     memory = LayerMemory(step, kv_store(be, [KVShape(1, dim)], [-(-n // 16)], 16, "f32"), 0)

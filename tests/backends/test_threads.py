@@ -226,7 +226,7 @@ def test_decode_equals_the_same_row_of_a_prefill(n_threads: int, n: int, n_q: in
         step.counts[:] = n - begin, 1, 1
         step.positions[: n - begin] = where
         step.slot_mapping[0, : n - begin] = step.page_table[0, 0][where // page] * page + where % page
-        step.query_start[1], step.seq_lens[0] = n - begin, n
+        step.query_start[1], step.seq_lens[:, 0] = n - begin, n
         some = [be.tensor(a[begin:]) for a in (q, k, v)]
         turned = be.rope_and_cache(some, Rotation(angles, "halves"), LayerMemory(step, kv, 0))
         return np.array(be.read(be.attention(turned, AttentionSpec(0.2, window), LayerMemory(step, kv, 0))))

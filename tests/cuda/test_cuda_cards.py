@@ -87,7 +87,7 @@ def test_wide_numbers_fit_smaller_cards(monkeypatch: pytest.MonkeyPatch) -> None
     inputs = SimpleNamespace(query_start=numbers, positions=numbers, counts=numbers)
     for dtype, n_keys in ((torch.float32, 16), (torch.bfloat16, 32)):
         q, store = torch.zeros((1, 2 * 576), dtype=dtype), torch.zeros((1, 1, 1, 16, 576), dtype=dtype)
-        call = attention.AttentionCall(q, store, numbers[None], inputs, AttentionSpec(1.0), dtype)
+        call = attention.AttentionCall(q, store, numbers[None], inputs, AttentionSpec(1.0), dtype, numbers)
         latent.attend_latent(call, 512)
         assert made.arguments[-3:] == (n_keys, 64, 512)
 

@@ -54,7 +54,8 @@ class Step:
                    "counts": [self.starts[-1], 1, len(spans), 0], "order": range(len(spans))}  # fmt: skip
         there = {name: torch.tensor(list(given), dtype=torch.int32, device="cuda") for name, given in numbers.items()}
         spec = AttentionSpec(dim**-0.5)
-        self.call = AttentionCall(self.q, self.store, self.tables, SimpleNamespace(**there), spec, dtype)
+        lengths = there.pop("seq_lens")
+        self.call = AttentionCall(self.q, self.store, self.tables, SimpleNamespace(**there), spec, dtype, lengths)
 
     def slots(self, s: int) -> tuple[Any, Any]:
         """Pages and places in them of the keys of a sequence."""

@@ -187,7 +187,7 @@ def test_drafts_change_no_text(tmp_path: Path) -> None:
 def test_the_longest_sequences_come_first() -> None:
     be = backends_here.backend("cuda")
     step = be.step_inputs(StepLimits(8, 6, 6, 4))
-    step.counts[:], step.seq_lens[:4] = (4, 4, 4), (7, 30, 7, 12)
+    step.counts[:], step.seq_lens[:, :4] = (4, 4, 4), (7, 30, 7, 12)
     step.device.upload(step)
     assert step.device.order.tolist() == [1, 3, 0, 2, 4, 5]
     step.counts[:] = (0, 0, 0)

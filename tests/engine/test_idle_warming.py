@@ -92,7 +92,7 @@ def test_plans_run_as_soon_as_they_are_prepared(stories: Path) -> None:
     """Nobody waits for the kernels of one, neither a request nor the plans behind it."""
     eng, device = cold_engine(stories)
     model = eng.executor.executed[0]
-    plans = [model.plan(device, (0, i, 0)) for i in warming_order(eng.steps.sizes.buckets[0], 1)]  # type: ignore[arg-type]
+    plans = [model.plan(device, (0, i, 0, 0)) for i in warming_order(eng.steps.sizes.buckets[0], 1)]  # type: ignore[arg-type]
     device.n_looks = {id(plans[0]): 3, id(plans[1]): 1}
     ran = []
     while len(ran) < 4:
@@ -113,7 +113,7 @@ def test_a_step_takes_a_larger_plan_while_only_that_is_warm(stories: Path, monke
     set_buckets(eng, buckets, monkeypatch)
     for _ in range(N_FIRST_RUNS):
         eng.executor.warm(StepRequest(0, 0, Output.LOGITS, 2))
-        eng.steps.sizes.ran((Output.LOGITS, 2, 0))
+        eng.steps.sizes.ran((Output.LOGITS, 2, 0, 0))
 
     def sizes_run(prompt: list[int]) -> list[int]:
         seen = {plan._inputs.limits.n_tokens: len(plan.n_tokens) for plan in device.plans}
@@ -193,7 +193,7 @@ def test_an_encoder_warms_its_hidden_rows(stories: Path, monkeypatch: pytest.Mon
     eng, _ = cold_engine(stories)
     monkeypatch.setattr(eng.steps, "facts", eng.steps.facts._replace(encoding=object()))
     assert warm_all(eng) == N_FIRST_RUNS * len(eng.steps.sizes.buckets[Output.HIDDEN])
-    assert all(output == Output.HIDDEN for output, _, _ in eng.executor.executed[0].plans)
+    assert all(output == Output.HIDDEN for output, *_ in eng.executor.executed[0].plans)
 
 
 def test_draft_models_are_warmed_too(stories: Path) -> None:

@@ -106,7 +106,7 @@ def test_what_the_window_has_left_is_not_read(name: str, n_new: int) -> None:
         step.counts[:] = n - begin, 0, 1
         step.positions[: n - begin] = where
         step.slot_mapping[0, : n - begin] = step.page_table[0, 0, where // page] * page + where % page
-        step.query_start[:2], step.seq_lens[0] = [0, n - begin], n
+        step.query_start[:2], step.seq_lens[:, 0] = [0, n - begin], n
         x = be.tensor(text[begin:])
         angles = be.cos_sin(step, Rope(np.zeros(16, np.float32)))
         q = be.rope_and_cache([x, x, x], Rotation(angles, "halves"), LayerMemory(step, kv, 0))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from echo_codec import encoded, read
-from tahr.backends.api import Bytes, Floats, HostPage, LoraRows, Rows, StepInputs, Ticket
+from tahr.backends.api import Bytes, Extras, Floats, HostPage, LoraRows, Rows, StepInputs, Ticket
 from tahr.backends.sampling.sample_rows import SampledTokens, SampleRows
 from tahr.executor.local import LaunchedStep, LocalExecutor
 from tahr.executor.pages import LocalPages
@@ -26,6 +26,7 @@ from tahr.executor.protocol import StepRequest, StepResult
 
 NONSENSE = 0x5A5A5A5A  # of no token, page or position
 PROGRAM = Path(__file__).with_name("echo_codec.py")
+EXTRAS = {Extras.ROWS: "row_of", Extras.ROPE: "rope_positions", Extras.TARGETS: "row_target"}
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -139,14 +140,17 @@ class EchoExecutor(LocalExecutor):
     def launch(self, step: StepRequest) -> LaunchedStep:
         self.n_echoes += 1
         EchoExecutor.n_launched += 1
-        step, live = echo()([step, list(live_arrays(self._filled[step.model]).values())])
+        step, live = echo()([step, list(live_arrays(self._filled[step.model], step.extras).values())])
         there = super().inputs(step.model)
         for array in arrays_of(there).values():
             array[...] = NONSENSE
-        put(there, live)
+        put(there, live, step.extras)
         if step.sends_adapter_rows:
             self.adapters.send()
         return super().launch(step)
+
+    def put_rows(self, slots: Sequence[int], rows: Floats, model: int = 0) -> None:
+        super().put_rows(*echo()([ints(slots), rows, model]))
 
     def sample(self, handle: LaunchedStep, rows: SampleRows) -> None:
         super().sample(handle, echo()(rows))
@@ -172,26 +176,28 @@ def arrays_of(inputs: StepInputs) -> dict[str, np.ndarray]:
     return {name: getattr(inputs, name) for name in names}
 
 
-def live_arrays(inputs: StepInputs) -> dict[str, np.ndarray]:
+def live_arrays(inputs: StepInputs, extras: int = 0) -> dict[str, np.ndarray]:
     """What a step says, and no more: entries of tokens, rows and sequences that it has."""
     n, rows, seqs = inputs.n_tokens, inputs.n_rows, inputs.n_seqs
-    n_pages = int(inputs.seq_lens[:seqs].max(initial=0))
+    n_pages = int(inputs.seq_lens[:, :seqs].max(initial=0))
+    more = [name for extra, name in EXTRAS.items() if extra & extras]
     return {
         "counts": inputs.counts,
         "ids": inputs.ids[:n],
         "positions": inputs.positions[:n],
         "slot_mapping": inputs.slot_mapping[:, :n],
         "query_start": inputs.query_start[: seqs + 1],
-        "seq_lens": inputs.seq_lens[:seqs],
+        "seq_lens": inputs.seq_lens[:, :seqs],
         "state_slots": inputs.state_slots[:seqs],
         "page_table": inputs.page_table[:, :seqs, :n_pages],
         "logit_rows": inputs.logit_rows[:rows],
+        **{name: getattr(inputs, name)[..., :n] for name in more},
     }
 
 
-def put(there: StepInputs, live: list[np.ndarray]) -> None:
+def put(there: StepInputs, live: list[np.ndarray], extras: int = 0) -> None:
     """Write what a step says into the arrays that it is computed from."""
     there.counts[:] = live[0]
-    for name, values in zip(live_arrays(there), live, strict=True):
+    for name, values in zip(live_arrays(there, extras), live, strict=True):
         array = getattr(there, name)
         array[tuple(slice(0, n) for n in values.shape)] = values

@@ -108,6 +108,14 @@ class LateBackend:
         self.flush()
         self._inner.copy_pages(*args)
 
+    def write_rows(self, *args: Any) -> None:
+        self.flush()
+        self._inner.write_rows(*args)
+
+    def read_rows(self, *args: Any) -> Any:
+        self.flush()
+        return self._inner.read_rows(*args)
+
     def read_states(self, *args: Any) -> Any:
         self.flush()
         return self._inner.read_states(*args)

@@ -46,7 +46,7 @@ class Runs:
             step.ids[here], step.positions[here] = ids, positions
             step.slot_mapping[:, here] = self.pages(seq)[:, positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
             step.page_table[:, seq] = self.pages(seq)
-            step.query_start[seq], step.seq_lens[seq] = at, begin + len(ids)
+            step.query_start[seq], step.seq_lens[:, seq] = at, begin + len(ids)
             step.state_slots[seq] = seq + 1
             at += len(ids)
         step.query_start[len(parts)] = at

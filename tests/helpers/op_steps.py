@@ -31,7 +31,7 @@ def step_of(be: Backend, spans: list[tuple[int, int]], picked: list[int], n_voca
     at = 0
     for s, (begin, end) in enumerate(spans):
         step.page_table[0, s] = pages[s]
-        step.query_start[s], step.seq_lens[s] = at, end
+        step.query_start[s], step.seq_lens[:, s] = at, end
         where = np.arange(begin, end)
         step.positions[at : at + end - begin] = where
         step.slot_mapping[0, at : at + end - begin] = pages[s][where // PAGE] * PAGE + where % PAGE

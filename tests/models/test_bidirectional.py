@@ -20,7 +20,7 @@ def step_of(be: Backend, lengths: tuple[int, ...], first_page: int) -> StepInput
         n_pages = -(-length // PAGE_SIZE)
         step.page_table[0, i, :n_pages] = np.arange(first_page, first_page + n_pages)
         step.positions[at : at + length] = np.arange(length)
-        step.query_start[i], step.seq_lens[i] = at, length
+        step.query_start[i], step.seq_lens[:, i] = at, length
         first_page, at = first_page + n_pages, at + length
     step.query_start[len(lengths)] = n
     step.counts[:] = n, 1, len(lengths)

@@ -70,7 +70,7 @@ NATIVE = ("_native", "_vulkan")  # modules of C++
 ABOVE = ("engine", "generation", "library", "server")
 PLAIN = {
     *("Bytes", "Floats", "Ints", "Rows"),
-    *("LORA_TILE", "MAX_ADAPTERS", "MAX_STACK", "LoraRows", "StepInputs", "StepLimits"),
+    *("LORA_TILE", "MAX_ADAPTERS", "MAX_STACK", "LoraRows", "StepInputs", "StepLimits", "N_AXES", "Extras"),
 }
 NO_ARRAYS = [
     *(

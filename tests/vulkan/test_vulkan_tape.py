@@ -259,7 +259,7 @@ def test_attention_without_any_key_before(be: "VulkanBackend") -> None:
     shape = KVShape(1, 16)
     step = be.step_inputs(StepLimits(1, 1, 1, 1))
     step.counts[:] = 1, 1, 1
-    step.query_start[:2], step.seq_lens[0] = (0, 1), 1
+    step.query_start[:2], step.seq_lens[:, 0] = (0, 1), 1
     kv = backends_here.kv_store(be, [shape], [1], 8, "f32")
     rng = np.random.default_rng(0)
     q, k, v = (rows(rng, 1, 16) for _ in range(3))

@@ -69,7 +69,8 @@ from tahr.backends.api.pages import (
     spans_of,
 )
 from tahr.backends.api.recording import Fetched, HostRows
-from tahr.backends.api.step import Plan, StepDefaults, StepInputs, StepLimits, check_ids
+from tahr.backends.api.row_store import Extras, RowStore
+from tahr.backends.api.step import N_AXES, Plan, StepDefaults, StepInputs, StepLimits, check_ids
 from tahr.backends.api.tensors import (
     INT8_BLOCK,
     Bytes,
@@ -92,6 +93,7 @@ __all__ = [
     "MAX_RANK",
     "MAX_STACK",
     "NULL_SLOT",
+    "N_AXES",
     "PINNED_BYTES",
     "STATES",
     "Activation",
@@ -104,6 +106,7 @@ __all__ = [
     "Doubles",
     "EndedCopy",
     "ExpertMLPs",
+    "Extras",
     "Fetched",
     "Floats",
     "HeadNorms",
@@ -132,6 +135,7 @@ __all__ = [
     "RopeStyle",
     "Rotation",
     "Routing",
+    "RowStore",
     "Rows",
     "StateShape",
     "StateSpace",

@@ -14,11 +14,15 @@ class Rope:
     """Rotary position embedding: angle = position * inv_freq[i], cos and sin multiplied by `scale`.
 
     `halves` rotates (x[i], x[i + d/2]), as Hugging Face checkpoints do; `pairs` rotates (x[2i], x[2i + 1]).
+
+    With `axes`, frequency i takes its position from that row of `StepInputs.rope_positions` in steps that have them:
+    in blocks or interleaved, of images as of texts.
     """
 
     inv_freq: Floats
     style: RopeStyle = "halves"
     scale: float = 1.0
+    axes: tuple[int, ...] = ()  # axis by frequency; empty: the first for all
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,9 @@ class AttentionSpec:
     after itself too, if its sequence has them in the step or in its pages. `chunked` windows do not move with the
     token: it sees what follows the last multiple of `window`, and itself. A `softcap` c > 0 turns a score s into
     c * tanh(s / c). `sinks` are logits, one per query head, that take part in the softmax without a value. `slopes`,
-    one per query head, add slope * (position of the key - position of the query) to a score (ALiBi). `cross` attends to
-    keys of another text.
+    one per query head, add slope * (position of the key - position of the query) to a score (ALiBi).
+
+    In cross-attention, which is not causal, the layer's group has the pages and lengths of another text.
     """
 
     scale: float
@@ -62,12 +67,7 @@ class AttentionSpec:
     causal: bool = True
     sinks: Vector | None = None
     slopes: Vector | None = None
-    cross: bool = False
     chunked: bool = False
-
-    def extensions(self) -> list[str]:
-        """Needs of this spec beyond attention to the sequence's own keys."""
-        return ["cross-attention"] if self.cross else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import numpy as np
 from tahr.backends.api.device import Device
 from tahr.backends.api.memory import KVShape, KVStore, MemoryLayout, StateShape
 from tahr.backends.api.pages import BY_TOKEN, PINNED_BYTES, PageIO, PageIOAtOnce
+from tahr.backends.api.row_store import RowStore
 from tahr.backends.api.step import StepInputs, StepLimits
 from tahr.backends.api.tensors import Bytes, Floats, JoinedLinears, Linear, Vector, Weight
 from tahr.backends.host.budget import host_kv_budget
@@ -142,6 +143,24 @@ class Memory(Device):
         """
         content = self.read_states(kv, [source for source, _ in pairs])
         self.write_states(kv, [to for _, to in pairs], content)
+
+    def row_store(self, n_slots: int, width: int) -> RowStore:
+        """Row slots, all zero. The default bodies of what reads and writes them keep them on the host."""
+        return RowStore(n_slots, width, np.zeros((n_slots, width), np.float32))
+
+    def write_rows(self, buffer: RowStore, slots: Sequence[int], rows: Floats) -> None:
+        """Put rows into slots, behind everything enqueued: steps enqueued from now on read them.
+
+        Narrower rows leave the other columns as they are.
+        """
+        self.flush()
+        buffer.data[list(slots), : rows.shape[1]] = rows
+
+    def read_rows(self, buffer: RowStore, slots: Sequence[int]) -> Floats:
+        """The rows in some slots. Waits for everything enqueued before."""
+        self.flush()
+        rows: Floats = buffer.data[list(slots)]
+        return rows
 
     @property
     @abstractmethod

@@ -189,6 +189,12 @@ class LayerMemory:
         return slots
 
     @property
+    def seq_lens(self) -> Ints:
+        """How many tokens it holds of every sequence after the step."""
+        lengths: Ints = self.step.seq_lens[self.group]
+        return lengths
+
+    @property
     def page_table(self) -> Ints:
         """The pages of every sequence."""
         pages: Ints = self.step.page_table[self.group]

@@ -22,8 +22,7 @@ from tahr.backends.api.arguments import (
 from tahr.backends.api.memory import KVShape, LayerMemory
 from tahr.backends.api.recording import Recording
 from tahr.backends.api.step import StepInputs
-from tahr.backends.api.tensors import Floats, JoinedLinears, Linear, Tensor, Vector, Weight
-from tahr.errors import UnsupportedModel
+from tahr.backends.api.tensors import Floats, JoinedLinears, Linear, Rows, Tensor, Vector, Weight
 
 Net = TypeVar("Net", DeltaNet, StateSpace)
 
@@ -36,11 +35,6 @@ class Ops(Recording):
 
     def check_attention(self, spec: AttentionSpec, shape: KVShape, n_heads: int) -> None:
         """Refuse, when a model is loaded, a layer whose attention this backend cannot compute."""
-        if extensions := spec.extensions():
-            raise UnsupportedModel(
-                f"This model needs {' and '.join(extensions)}, which the {self.name} backend does not have: "
-                "choose another model, or a backend that has it."
-            )
 
     def check_delta_net(self, net: DeltaNet) -> None:
         """Refuse, when a model is loaded, a recurrent layer that this backend cannot compute."""
@@ -57,6 +51,31 @@ class Ops(Recording):
     @abstractmethod
     def embed_positions(self, table: Weight, step: StepInputs) -> Tensor:
         """Row `positions[t]` of the table, dequantised exactly: [n_tokens, n_cols]."""
+
+    def check_rows(self) -> None:
+        """Refuse, when a model is loaded, one that reads or writes row slots, where this backend cannot."""
+        self.check_host_body(type(self).with_rows is Ops.with_rows, "rows from another model")
+
+    def take_rows(self, step: StepInputs, width: int, begin: int = 0) -> Tensor:
+        """Columns begin .. begin + width of the row that `step.row_of` names for each token; -1: zeros."""
+        zeros = self.tensor(np.zeros((step.n_tokens, width), np.float32))
+        return self.with_rows(replace(zeros, rows=Rows.TOKENS), step, begin=begin)
+
+    def with_rows(self, x: Tensor, step: StepInputs, add: bool = False, begin: int = 0) -> Tensor:
+        """x, but for tokens with a row: columns begin .. begin + x.width of that in its place, or added to it."""
+        assert step.rows
+        out = np.array(self.read(x))
+        slots = step.row_of[: len(out)]
+        found = step.rows.data[slots[slots >= 0], begin : begin + x.width]
+        out[slots >= 0] = out[slots >= 0] + found if add else found
+        return self.rows_like(x, out)
+
+    def store_rows(self, x: Tensor, step: StepInputs, begin: int = 0) -> None:
+        """Every row of x that `step.row_target` names a slot for goes there, to columns from `begin` on."""
+        assert step.target_rows
+        rows = self.read(x)
+        slots = step.row_target[: len(rows)]
+        step.target_rows.data[slots[slots >= 0], begin : begin + x.width] = rows[slots >= 0]
 
     @abstractmethod
     def rms_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
@@ -148,7 +167,10 @@ class Ops(Recording):
 
     @abstractmethod
     def cos_sin(self, step: StepInputs, rope: Rope) -> Tensor:
-        """cos then sin of position * inv_freq (product in f32): [n_tokens, 2 * len(inv_freq)]. Once per step."""
+        """cos then sin of position * inv_freq (product in f32): [n_tokens, 2 * len(inv_freq)]. Once per step.
+
+        Positions are `rope_positions` in steps that have them.
+        """
 
     @abstractmethod
     def rope_and_cache(self, qkv: Sequence[Tensor], rotation: Rotation, memory: LayerMemory) -> Tensor:

@@ -1,12 +1,19 @@
 """Inputs that change from step to step, and a recorded step."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from tahr.backends.api.row_store import Extras, RowStore
 from tahr.backends.api.tensors import Ints, Tensor, Weight
 from tahr.errors import GenerateError
+
+N_AXES = 3  # axes of rope: time, height, width
+
+
+def no_ints() -> Ints:
+    return np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +26,7 @@ class StepLimits:
     n_pages_per_seq: int
     n_tokens_per_seq: int = 2**31 - 1  # 1: a step in which every sequence decodes
     n_groups: int = 1  # groups of layers, each with page tables of its own
+    extras: int = 0  # some of `Extras`
 
     def hold(self, n_tokens: int, n_rows: int, n_seqs: int, n_tokens_per_seq: int) -> bool:
         """Whether a step with these counts fits."""
@@ -44,9 +52,11 @@ class StepDefaults(NamedTuple):
 class StepInputs:
     """Everything that changes from step to step: int32 host arrays at fixed addresses, filled before each run.
 
-    Sequence s owns tokens `query_start[s]:query_start[s + 1]`; after the step its KV holds `seq_lens[s]` tokens, of
-    which token p lives in slot `page_table[g, s, p // page_size] * page_size + p % page_size` of the layers of group g.
-    `slot_mapping[g, t]` is that slot for token t. `logit_rows` lists the tokens whose logits are wanted.
+    Sequence s owns tokens `query_start[s]:query_start[s + 1]`; after the step its KV in the layers of group g holds
+    `seq_lens[g, s]` tokens, of which token p lives in slot
+    `page_table[g, s, p // page_size] * page_size + p % page_size`. `slot_mapping[g, t]` is that slot for token t. Where
+    queries look at the keys of another text, as in cross-attention, the group has lengths of its own.
+    `logit_rows` lists the tokens whose logits are wanted.
 
     `ids[t] < 0` stands for a token that the host does not know yet: the one sampled last for token slot `~ids[t]` (see
     `SampleRows.slots`). Only a backend that `overlaps` resolves such ids, on its device; the others never see one.
@@ -55,6 +65,10 @@ class StepInputs:
     0 is the null slot, which belongs to nobody.
 
     Entries for pages that no token of the step attends to, because a window has left them, may hold any number.
+
+    Those of `Extras` have arrays only where the limits say so. `row_of[t]` names the slot of `rows` that token t reads,
+    `row_target[i]` the slot of `target_rows` that row i of what is stored goes to; -1: none. Rope turns token t by
+    `rope_positions[:, t]`, each frequency by the axis that `Rope.axes` says; causality and slots go by `positions`.
     """
 
     limits: StepLimits
@@ -63,11 +77,16 @@ class StepInputs:
     positions: Ints
     slot_mapping: Ints  # [n_groups, n_tokens]
     query_start: Ints
-    seq_lens: Ints
+    seq_lens: Ints  # [n_groups, n_seqs]
     state_slots: Ints  # [n_seqs]
     page_table: Ints  # [n_groups, n_seqs, n_pages_per_seq]
     logit_rows: Ints
     device: Any = None  # the backend's own copy, if it cannot read host memory
+    row_of: Ints = field(default_factory=no_ints)
+    row_target: Ints = field(default_factory=no_ints)
+    rope_positions: Ints = field(default_factory=no_ints)  # [N_AXES, n_tokens]
+    rows: RowStore | None = None
+    target_rows: RowStore | None = None
 
     @staticmethod
     def empty(limits: StepLimits) -> "StepInputs":
@@ -75,8 +94,10 @@ class StepInputs:
         n = limits.n_tokens
         s = limits.n_seqs
         g = limits.n_groups
-        shapes = [(3,), (n,), (n,), (g, n), (s + 1,), (s,), (s,), (g, s, limits.n_pages_per_seq), (limits.n_rows,)]
-        return StepInputs(limits, *(np.zeros(shape, np.int32) for shape in shapes))
+        shapes = [(3,), (n,), (n,), (g, n), (s + 1,), (g, s), (s,), (g, s, limits.n_pages_per_seq), (limits.n_rows,)]
+        arrays: list[Any] = [np.zeros(shape, np.int32) for shape in shapes]
+        extras: dict[str, Any] = {name: np.zeros(shape, np.int32) for name, shape in extra_shapes(limits).items()}
+        return StepInputs(limits, *arrays, **extras)
 
     def within(self, limits: StepLimits) -> "StepInputs":
         """These arrays with smaller limits: plans for smaller steps are recorded on them."""
@@ -93,6 +114,17 @@ class StepInputs:
     @property
     def n_seqs(self) -> int:
         return int(self.counts[2])
+
+
+def extra_shapes(limits: StepLimits) -> dict[str, tuple[int, ...]]:
+    """The arrays of `Extras` that steps within these limits have, by field."""
+    n = limits.n_tokens
+    shapes = {
+        Extras.ROWS: ("row_of", (n,)),
+        Extras.ROPE: ("rope_positions", (N_AXES, n)),
+        Extras.TARGETS: ("row_target", (n,)),
+    }
+    return dict(shape for extra, shape in shapes.items() if extra & limits.extras)
 
 
 def check_ids(step: StepInputs, table: Weight) -> None:

@@ -109,7 +109,6 @@ class CpuBackend(RowOps):
         return StepInputs.empty(limits)
 
     def check_attention(self, spec: AttentionSpec, shape: KVShape, n_heads: int) -> None:
-        super().check_attention(spec, shape, n_heads)
         check_heads(shape)
 
     def check_delta_net(self, net: DeltaNet) -> None:
@@ -397,7 +396,7 @@ class CpuBackend(RowOps):
             counts=address_of(step.counts),
             positions=address_of(step.positions),
             starts=address_of(step.query_start),
-            lengths=address_of(step.seq_lens),
+            lengths=address_of(memory.seq_lens),
             page_table=address_of(memory.page_table),
             n_pages_per_seq=step.limits.n_pages_per_seq,
             n_q_heads=n_q_heads,

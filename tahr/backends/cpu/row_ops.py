@@ -9,6 +9,8 @@ from tahr.backends.api import (
     Activation,
     AttentionScaling,
     Backend,
+    Extras,
+    Ints,
     LayerMemory,
     Rope,
     Rows,
@@ -18,6 +20,12 @@ from tahr.backends.api import (
 )
 from tahr.backends.cpu.memory import Buffer, Count
 from tahr.backends.cpu.queue import Queue, offer_quantised
+
+
+def axis_begins(step: StepInputs, rope: Rope, n_freqs: int) -> Ints:
+    """By frequency, where the positions that it takes begin in `rope_positions`."""
+    axes = np.array(rope.axes or (0,) * n_freqs, np.int32)
+    return np.ascontiguousarray(axes * step.rope_positions.shape[1], np.int32)
 
 
 class RowOps(Backend):
@@ -180,15 +188,56 @@ class RowOps(Backend):
         )
         return out
 
+    def take_rows(self, step: StepInputs, width: int, begin: int = 0) -> Tensor:
+        return self._with_rows(self._per_token(step, width), 0, step, False, begin)
+
+    def with_rows(self, x: Tensor, step: StepInputs, add: bool = False, begin: int = 0) -> Tensor:
+        return self._with_rows(self._like(x), self._use(x), step, add, begin)
+
+    def _with_rows(self, out: Tensor, x: int, step: StepInputs, add: bool, begin: int) -> Tensor:
+        buffer = step.rows
+        assert buffer
+        self._queue.keep(step)
+        self._queue.tape.with_rows(
+            n_rows=out.data.count.address,
+            width=out.width,
+            buffer_width=buffer.width,
+            begin=begin,
+            row_of=address_of(step.row_of),
+            buffer=address_of(buffer.data),
+            x=x,
+            out=out.data.address,
+            add=add,
+        )
+        return out
+
+    def store_rows(self, x: Tensor, step: StepInputs, begin: int = 0) -> None:
+        buffer = step.target_rows
+        assert buffer
+        self._queue.keep(step)
+        self._queue.tape.store_rows(
+            n_rows=x.data.count.address,
+            width=x.width,
+            buffer_width=buffer.width,
+            begin=begin,
+            row_target=address_of(step.row_target),
+            x=self._use(x),
+            buffer=address_of(buffer.data),
+        )
+
     def cos_sin(self, step: StepInputs, rope: Rope) -> Tensor:
         inv_freq = np.ascontiguousarray(rope.inv_freq, np.float32)
         self._queue.keep(inv_freq)
         out = self._per_token(step, 2 * len(inv_freq))
+        turns = bool(step.limits.extras & Extras.ROPE)
+        begins = axis_begins(step, rope, len(inv_freq)) if turns else None
+        self._queue.keep(begins)
         self._queue.tape.cos_sin(
             n_rows=out.data.count.address,
             n_freqs=len(inv_freq),
-            positions=address_of(step.positions),
+            positions=address_of(step.rope_positions if turns else step.positions),
             inv_freq=address_of(inv_freq),
+            axis_begins=0 if begins is None else address_of(begins),
             out=out.data.address,
             scale=rope.scale,
         )

@@ -1,6 +1,7 @@
 """The CUDA backend: torch for memory and large products, Triton for everything an LLM does between them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,10 +12,10 @@ from tahr.backends.api import (
     AddedNorm,
     AttentionScaling,
     AttentionSpec,
-    Backend,
     Bytes,
     DeltaNet,
     ExpertMLPs,
+    Extras,
     Fetched,
     Floats,
     HostRows,
@@ -53,15 +54,18 @@ from tahr.backends.cuda.lora import CudaLoraBank
 from tahr.backends.cuda.pages import CudaPageIO
 from tahr.backends.cuda.products import Products
 from tahr.backends.cuda.sampling import CudaSampler, host_rows
+from tahr.backends.cuda.slot_ops import SlotOps
 from tahr.backends.cuda.steps import (
-    DeviceRows,
     EagerPlan,
     FetchedRows,
     GraphMemory,
     GraphPlan,
     RecordingContext,
     buckets,
+    like,
+    made,
     make_inputs,
+    values,
 )
 from tahr.backends.cuda.vectors import Compact, wider
 from tahr.backends.cuda.weights import free_and_total, join, refusing_unfit, take, taken_bytes
@@ -74,7 +78,15 @@ F32 = torch.float32
 N_TOKEN_SLOTS = 1 << 16  # limit above the sequences that may run at once
 
 
-class CudaBackend(Backend):
+class RopeOnDevice(NamedTuple):
+    """Numbers of a rope; the rope is kept too, so that its id stays its own."""
+
+    rope: Rope
+    frequencies: torch.Tensor
+    axes: torch.Tensor
+
+
+class CudaBackend(SlotOps):
     """One GPU. The residual stream is f32; what meets a matrix takes the type of the model's embedding table.
 
     A model in f32 is computed in f32 throughout (no TF32); in bf16 and f16 models the rows that enter products are
@@ -110,7 +122,7 @@ class CudaBackend(Backend):
         self._page_size = 0  # smallest page size of its KV stores
         self.sampler = CudaSampler(self.last_tokens)
         self._graphs = GraphMemory() if self.device.type == "cuda" else None
-        self._ropes: dict[int, tuple[Rope, torch.Tensor]] = {}
+        self._ropes: dict[int, RopeOnDevice] = {}
 
     @property
     def kv_dtypes(self) -> tuple[str, ...]:
@@ -357,10 +369,17 @@ class CudaBackend(Backend):
 
     def cos_sin(self, step: StepInputs, rope: Rope) -> Tensor:
         inputs = self.context.enter(step)
-        if id(rope) not in self._ropes:  # the rope is kept too, so that its id stays its own
-            self._ropes[id(rope)] = rope, torch.tensor(rope.inv_freq, dtype=F32, device=self.device)
-        frequencies = self._ropes[id(rope)][1]
-        found = rope_kv.cos_sin(inputs.positions, self._n_tokens(step), frequencies, rope.scale)
+        if id(rope) not in self._ropes:
+            axes = torch.tensor(rope.axes or (0,) * len(rope.inv_freq), dtype=torch.int32, device=self.device)
+            frequencies = torch.tensor(rope.inv_freq, dtype=F32, device=self.device)
+            self._ropes[id(rope)] = RopeOnDevice(rope, frequencies, axes)
+        there = self._ropes[id(rope)]
+        positions = inputs.positions
+        begins = None
+        if step.limits.extras & Extras.ROPE:
+            positions = inputs.extras["rope_positions"]
+            begins = there.axes * positions.shape[1]
+        found = rope_kv.cos_sin(positions, self._n_tokens(step), there.frequencies, rope.scale, begins)
         return made(found, Rows.TOKENS, F32)
 
     def rope_and_cache(self, qkv: Sequence[Tensor], rotation: Rotation, memory: LayerMemory) -> Tensor:
@@ -393,7 +412,9 @@ class CudaBackend(Backend):
     def _attention_call(self, q: Tensor, spec: AttentionSpec, memory: LayerMemory) -> attention.AttentionCall:
         inputs = self.context.enter(memory.step)
         dtype = attention.product_type(q.data.math, memory.data.dtype)
-        return attention.AttentionCall(values(q), memory.data, inputs.page_tables[memory.group], inputs, spec, dtype)
+        lengths = inputs.seq_lens[memory.group]
+        pages = inputs.page_tables[memory.group]
+        return attention.AttentionCall(values(q), memory.data, pages, inputs, spec, dtype, lengths)
 
     def attention(self, q: Tensor, spec: AttentionSpec, memory: LayerMemory) -> Tensor:
         call = self._attention_call(q, spec, memory)
@@ -445,25 +466,6 @@ class CudaBackend(Backend):
 
     def _n_seqs(self, step: StepInputs) -> int:
         return step.limits.n_seqs if self.context.inside else step.n_seqs
-
-    def _n_tokens(self, step: StepInputs) -> int:
-        return step.limits.n_tokens if self.context.inside else step.n_tokens
-
-
-def values(x: Tensor) -> torch.Tensor:
-    """The rows of x, live or not."""
-    found: torch.Tensor = x.data.values
-    return found
-
-
-def made(found: torch.Tensor, rows_of: Rows, math: torch.dtype) -> Tensor:
-    """New rows."""
-    return Tensor(found.shape[1], rows_of, DeviceRows(found, math))
-
-
-def like(x: Tensor, found: torch.Tensor) -> Tensor:
-    """New rows in place of x's."""
-    return made(found, x.rows, x.data.math)
 
 
 def row_norm(norm: AddedNorm) -> linear.RowNorm:

@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from math import inf, prod
+from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 import torch
 from triton.runtime._async_compile import FutureKernel
 
-from tahr.backends.api import Floats, Ints, StepInputs, StepLimits, Tensor
+from tahr.backends.api import Floats, Ints, Rows, StepInputs, StepLimits, Tensor
+from tahr.backends.api.step import extra_shapes
 from tahr.backends.cuda.compiling import Compiler
 from tahr.collector import no_collections
 
@@ -58,9 +60,9 @@ class Staging:
         self._sent.synchronize()
         return self._numbers
 
-    def send(self, buffer: torch.Tensor) -> None:
-        """Copy as many numbers as `buffer` holds to it, behind everything enqueued."""
-        buffer.copy_(self._values[: len(buffer)], non_blocking=True)
+    def send(self, buffer: torch.Tensor, begin: int = 0) -> None:
+        """Copy as many numbers from `begin` on as `buffer` holds to it, behind everything enqueued."""
+        buffer.copy_(self._values[begin : begin + len(buffer)], non_blocking=True)
         self._sent.record()
 
 
@@ -80,28 +82,31 @@ class DeviceInputs:
     positions: torch.Tensor
     slot_mapping: tuple[torch.Tensor, ...]  # one for each group
     query_start: torch.Tensor
-    seq_lens: torch.Tensor
+    seq_lens: tuple[torch.Tensor, ...]  # one for each group
     state_slots: torch.Tensor
     logit_rows: torch.Tensor
     order: torch.Tensor  # the sequences of the step, the longest first: what is begun last should not take long
     page_tables: tuple[torch.Tensor, ...]  # one for each group
+    extras: dict[str, torch.Tensor]  # arrays of `Extras`: the first numbers of `host`
+    n_extras: int  # numbers of these arrays
 
     def upload(self, inputs: StepInputs) -> None:
         """Send what a step needs, of page tables the pages that have tokens. The host arrays may change afterwards."""
         n_seqs = inputs.n_seqs
         n_fixed = len(self.host) - self.host_tables.size
-        self._sort(inputs.seq_lens[:n_seqs])
+        first = 0 if inputs.limits.extras else self.n_extras
+        self._sort(inputs.seq_lens[0, :n_seqs])
         n = n_fixed + self.host_tables[:n_seqs].size
         if not self.staging:
-            self.buffer[:n].copy_(torch.from_numpy(self.host[:n]))
+            self.buffer[first:n].copy_(torch.from_numpy(self.host[first:n]))
             return
-        n_pages = -(-int(inputs.seq_lens[:n_seqs].max(initial=0)) // self.page_size)
+        n_pages = -(-int(inputs.seq_lens[:, :n_seqs].max(initial=0)) // self.page_size)
         self.staging.append(self.staging.pop(0))
         staged = self.staging[0].ready()
-        staged[:n_fixed] = self.host[:n_fixed]
+        staged[first:n_fixed] = self.host[first:n_fixed]
         tables = staged[n_fixed:].reshape(self.host_tables.shape)
         tables[:n_seqs, :, :n_pages] = self.host_tables[:n_seqs, :, :n_pages]  # a full row is as long as the context
-        self.staging[0].send(self.buffer[:n])
+        self.staging[0].send(self.buffer[first:n], first)
 
     def _sort(self, lengths: Ints) -> None:
         n = len(lengths)
@@ -115,8 +120,9 @@ def make_inputs(limits: StepLimits, last_tokens: torch.Tensor, page_size: int) -
     n = limits.n_tokens
     s = limits.n_seqs
     g = limits.n_groups
-    shapes = {"counts": (3,), "ids": (n,), "positions": (n,), "slot_mapping": (g, n), "query_start": (s + 1,),
-              "seq_lens": (s,), "state_slots": (s,), "logit_rows": (limits.n_rows,), "order": (s,),
+    extra = extra_shapes(limits)
+    shapes = {**extra, "counts": (3,), "ids": (n,), "positions": (n,), "slot_mapping": (g, n), "query_start": (s + 1,),
+              "seq_lens": (g, s), "state_slots": (s,), "logit_rows": (limits.n_rows,), "order": (s,),
               "page_table": (s, g, limits.n_pages_per_seq)}  # fmt: skip
     begins = {}
     at = 0
@@ -132,11 +138,12 @@ def make_inputs(limits: StepLimits, last_tokens: torch.Tensor, page_size: int) -
 
     there = views(buffer)
     slots = there.pop("slot_mapping").unbind()
+    lengths = there.pop("seq_lens").unbind()
     tables = there.pop("page_table").unbind()
     staging = [Staging(at) for _ in range(N_STAGING)] if device.type == "cuda" else []
     numbers = host.numpy()
     host_tables = numbers[begins["page_table"] :].reshape(shapes["page_table"])
-    here = {name: view.numpy() for name, view in views(host).items()}
+    here: dict[str, Any] = {name: view.numpy() for name, view in views(host).items()}
     order = here.pop("order")
     on_device = DeviceInputs(
         numbers,
@@ -147,7 +154,10 @@ def make_inputs(limits: StepLimits, last_tokens: torch.Tensor, page_size: int) -
         page_size,
         last_tokens,
         slot_mapping=slots,
+        seq_lens=lengths,
         page_tables=tables,
+        extras={name: there.pop(name) for name in extra},
+        n_extras=begins["counts"],
         **there,
     )
     return StepInputs(limits, **here, device=on_device)
@@ -205,6 +215,22 @@ class DeviceRows:
     def live(self) -> torch.Tensor:
         """The rows that mean something."""
         return self.values if self.n_live is None else self.values[: self.n_live]
+
+
+def values(x: Tensor) -> torch.Tensor:
+    """The rows of x, live or not."""
+    found: torch.Tensor = x.data.values
+    return found
+
+
+def made(found: torch.Tensor, rows_of: Rows, math: torch.dtype) -> Tensor:
+    """New rows."""
+    return Tensor(found.shape[1], rows_of, DeviceRows(found, math))
+
+
+def like(x: Tensor, found: torch.Tensor) -> Tensor:
+    """New rows in place of x's."""
+    return made(found, x.rows, x.data.math)
 
 
 class FetchedRows:

@@ -84,7 +84,7 @@ def attend_sequence(queries: Floats, seq: int, spec: AttentionSpec, memory: Laye
     step = memory.step
     positions = step.positions[step.query_start[seq] : step.query_start[seq + 1]]
     begin = max(0, positions[0] - spec.window + 1) if spec.window else 0
-    seen = np.arange(begin, step.seq_lens[seq])
+    seen = np.arange(begin, memory.seq_lens[seq])
     slots = sequence_slots(memory.page_table[seq], seen, memory.store.page_size)
     keys, values = stored_heads(memory, slots)
     distance = seen[None, :] - positions[:, None]

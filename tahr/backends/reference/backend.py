@@ -13,7 +13,9 @@ from tahr.backends.api import (
     Bytes,
     DeltaNet,
     ExpertMLPs,
+    Extras,
     Floats,
+    Ints,
     KVShape,
     KVStore,
     LayerMemory,
@@ -120,7 +122,7 @@ class ReferenceBackend(Backend):
         return Tensor(x.width, Rows.LOGITS, x.data[rows])
 
     def cos_sin(self, step: StepInputs, rope: Rope) -> Tensor:
-        positions = step.positions[: step.n_tokens, None]
+        positions = rope_positions(step, rope)
         angle = positions.astype(F32) * rope.inv_freq
         both = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
         scaled = both * F32(rope.scale)
@@ -231,3 +233,11 @@ class ReferenceBackend(Backend):
     def state_space(self, parts: Sequence[Tensor], net: StateSpace, memory: LayerMemory) -> Tensor:
         out = state_space([part.data for part in parts], net, memory)
         return rows_like(parts[0], out)
+
+
+def rope_positions(step: StepInputs, rope: Rope) -> Ints:
+    """The positions that turn every token: [n_tokens, 1], or [n_tokens, n_frequencies]."""
+    n = step.n_tokens
+    if not step.limits.extras & Extras.ROPE:
+        return step.positions[:n, None]
+    return step.rope_positions[rope.axes or (0,), :n].T

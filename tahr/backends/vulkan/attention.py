@@ -103,7 +103,7 @@ class AttentionOps(VulkanRowOps):
             begins["page_table"] + memory.group * step.page_table.shape[2],
             inputs.table_stride,
             begins["query_start"],
-            begins["seq_lens"],
+            lengths_at(memory),
             n_heads | n_sharing << 16,
             head_dim,
             layer.page_size,
@@ -130,13 +130,21 @@ class AttentionOps(VulkanRowOps):
         n_heads = out.width // head_dim
         sinks: Span | None = spec.sinks.data if spec.sinks else None
         addresses = [inputs.span.address, parts.address, out.data.span.address, address_of(sinks), 0, 0]
-        places = [inputs.begins[name] for name in ("positions", "query_start", "seq_lens")]
+        places = [inputs.begins["positions"], inputs.begins["query_start"], lengths_at(memory)]
         constants = packed(addresses, *places, n_heads, head_dim, n_spans, spec.window, flags_of(spec))
         pipeline = self._kernels.get(
             "merge", self._kernels.threads(-(-head_dim // INT8_BLOCK) * INT8_BLOCK), 0, 0, 0, sinks is not None
         )
         groups = n_heads, max(1, step.limits.n_tokens), 1
         return self._queue.add(pipeline, groups, constants, [inputs.span, parts, sinks], [out.data.span])
+
+
+def lengths_at(memory: api.LayerMemory) -> int:
+    """The place of the first length in a layer's group."""
+    step = memory.step
+    inputs: SharedInputs = step.device
+    stride: int = step.seq_lens.shape[1]
+    return inputs.begins["seq_lens"] + memory.group * stride
 
 
 def whole(layer: PagedBuffers) -> list[Span]:

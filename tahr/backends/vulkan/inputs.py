@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -38,9 +39,8 @@ class SharedInputs:
 def make_inputs(device: native.Device, limits: StepLimits) -> StepInputs:
     """Host arrays with memory of the device behind them."""
     plain = StepInputs.empty(limits)
-    arrays: dict[str, Ints] = {
-        f.name: getattr(plain, f.name) for f in fields(plain) if f.name not in ("limits", "device")
-    }
+    values = {field.name: getattr(plain, field.name) for field in fields(plain)}
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray) and value.size}
     table = arrays.pop(TABLE)
     by_sequence = table.transpose(1, 0, 2).shape
     begins: dict[str, int] = {}
@@ -55,7 +55,7 @@ def make_inputs(device: native.Device, limits: StepLimits) -> StepInputs:
         begin = begins[name]
         return host[begin : begin + prod(shape)].reshape(shape)
 
-    views = {name: view(name, array.shape) for name, array in arrays.items()}
+    views: dict[str, Any] = {name: view(name, array.shape) for name, array in arrays.items()}
     views[TABLE] = view(TABLE, by_sequence).transpose(1, 0, 2)
     buffer = native.Buffer(device, 4 * n, native.Home.SHARED)
     seen: Ints = buffer.view()[: 4 * n].view(np.int32)

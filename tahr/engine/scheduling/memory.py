@@ -10,6 +10,7 @@ from operator import attrgetter
 from time import perf_counter
 
 from tahr.engine.scheduling.policies import POLICIES
+from tahr.engine.scheduling.row_memory import RowMemory
 from tahr.engine.scheduling.waiting_queue import WaitingQueue
 from tahr.engine.scheduling.work import SchedulerLimits, StepWork
 from tahr.engine.sequences.sequence import Sequence, State
@@ -17,6 +18,7 @@ from tahr.errors import KvCacheFull
 from tahr.executor.output import Output
 from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache, tokens_reused
+from tahr.kv.row_slots import RowSlots
 from tahr.kv.slots import StateSlots, TokenSlots
 from tahr.kv.tables import PageCopy, PageTable, n_short
 
@@ -33,6 +35,7 @@ class SequenceMemory:
         prefix: PrefixCache | None = None,
         order: str = "fcfs",
         slots: StateSlots | None = None,
+        row_slots: RowSlots | None = None,
     ):
         assert not (prefix and slots) or prefix.checkpoints is not None, "pages without states are of no use"
         self.pools = pools
@@ -45,20 +48,22 @@ class SequenceMemory:
         self.token_slots = TokenSlots(2 * limits.n_seqs)  # half of them may wait for a step to land
         self.n_preempted = 0
         self._n_running = dict.fromkeys(Output, 0)
-        self._slots = (self.token_slots, slots) if slots else (self.token_slots,)
+        self.rows = RowMemory(row_slots, self._n_reused) if row_slots else None  # None: the model reads no rows
+        self._slots = [each for each in (self.token_slots, slots, row_slots) if each]
         self._reserves = [limits.reserve(pool) for pool in pools]
         self._n_launched = 0  # steps
         self._n_landed = 0
 
     @property
     def n_waiting(self) -> int:
-        return sum(map(len, self.queues.values()))
+        n_for_rows = self.rows.n_waiting if self.rows else 0
+        return sum(map(len, self.queues.values())) + n_for_rows
 
     def add(self, seq: Sequence) -> None:
         """Queue a sequence."""
         if self.prefix and seq.params.cache_prompt:
-            seq.hashes = self.prefix.hashes(seq.adapter, seq.params.cache_salt)
-        self.queues[seq.output].add(seq)
+            seq.hashes = self.prefix.hashes(seq.adapter, seq.params.cache_salt, seq.rows.spans)
+        self._enqueue(seq)
 
     def remove(self, seq: Sequence) -> None:
         """Take a sequence out, running or waiting, and release its pages."""
@@ -99,7 +104,7 @@ class SequenceMemory:
         child.stats.n_cached_tokens = parent.stats.n_cached_tokens
         if not self._has_spare_place(child) or parent.state is State.PREEMPTED:
             self._release(child)
-            queue.add(child)
+            self._enqueue(child)
             return
         child.tables = [table.fork() for table in parent.tables]
         child.computed = child.scheduled = parent.computed
@@ -115,7 +120,7 @@ class SequenceMemory:
         seq.tokens.extend(tokens)
         if seq.swapped_out:
             seq.swapped_out = False
-            self.queues[seq.output].add(seq)
+            self._enqueue(seq)
 
     def reserve(self, seq: Sequence, n: int) -> int:
         """Take pages for n guesses after the tokens of a sequence; for how many there are pages.
@@ -188,6 +193,9 @@ class SequenceMemory:
             return None
         found = self._lookup(seq)
         n_reused = tokens_reused(len(found[0].pages), self.page_size, len(seq.tokens)) if found else 0
+        if self.rows and seq.rows.spans and not self.rows.has_rows(seq, n_reused):
+            self._let_wait_for_rows(seq, found)
+            return None
         while not self._has_pages_for(found, n_reused, len(seq.tokens)):
             if not self._swap_one_out():
                 for table in found:
@@ -196,6 +204,35 @@ class SequenceMemory:
         self.queues[output].pop()
         self._begin(seq, found, n_reused)
         return seq
+
+    def _enqueue(self, seq: Sequence) -> None:
+        """Let a sequence wait in the queue, or first for the rows that it reads."""
+        queue = self.queues[seq.output]
+        if self.rows and seq.rows.spans:
+            queue.join(seq)
+            self.rows.add(seq)
+        else:
+            queue.add(seq)
+
+    def _queue_ready(self, rows: RowMemory) -> None:
+        """Queue the sequences whose rows are there."""
+        for seq in rows.take_ready():
+            self.queues[seq.output].add(seq)
+
+    def _let_wait_for_rows(self, seq: Sequence, found: list[PageTable]) -> None:
+        """A queued sequence needs more rows than it did: pages that were to spare it some have been evicted."""
+        for table in found:
+            table.cut(0)
+        self.queues[seq.output].remove(seq)
+        assert self.rows
+        self.rows.release(seq)
+        self.rows.add(seq)
+
+    def _n_reused(self, seq: Sequence) -> int:
+        """How many tokens of a waiting sequence need not be computed, as far as is known now."""
+        if self.prefix and seq.hashes and seq.first_row >= len(seq.tokens):
+            return self.prefix.n_reused(seq.hashes, seq.tokens)
+        return 0
 
     def _has_place(self, output: Output, swaps: bool = False) -> bool:
         """Whether one more sequence may run; if it `swaps`, an idle one may have to go.
@@ -321,7 +358,7 @@ class SequenceMemory:
 
     def _preempt(self, seq: Sequence) -> None:
         self._drop(seq)
-        self.queues[seq.output].add(seq)
+        self._enqueue(seq)
 
     def _drop(self, seq: Sequence) -> None:
         self.n_preempted += 1
@@ -338,6 +375,8 @@ class SequenceMemory:
 
     def _release(self, seq: Sequence) -> None:
         self._release_pages(seq)
+        if self.rows:
+            self.rows.release(seq)
         self.token_slots.release(seq.token_slot)
         seq.token_slot = 0
         if self.slots and seq.slot:

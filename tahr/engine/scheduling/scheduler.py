@@ -11,6 +11,7 @@ from tahr.engine.sequences.sequence import Sequence, State
 from tahr.executor.output import Output
 from tahr.kv.pages import PagePool
 from tahr.kv.prefix import PrefixCache
+from tahr.kv.row_slots import RowSlots
 from tahr.kv.slots import StateSlots
 
 LAST_STEP = attrgetter("last_step")
@@ -28,8 +29,9 @@ class Scheduler(SequenceMemory):
         prefix: PrefixCache | None = None,
         order: str = "fcfs",
         slots: StateSlots | None = None,
+        row_slots: RowSlots | None = None,
     ):
-        super().__init__(pools, limits, prefix, order, slots)
+        super().__init__(pools, limits, prefix, order, slots, row_slots)
         self.pace = PrefillPace(limits.mixed_s)
         self.n_steps = 0
         others = limits.for_hidden_rows()
@@ -49,6 +51,8 @@ class Scheduler(SequenceMemory):
         """The work of the next step; empty when nothing can be computed now. The kinds of output take turns."""
         self.n_steps += 1
         self._insert_states()
+        if self.rows:
+            self._queue_ready(self.rows)
         if not any(self._n_running[output] or self.queues[output] for output in NOT_SAMPLED):
             return self._schedule_output(Output.LOGITS, self.running)
         turns = sorted(Output, key=lambda output: (output - self._last_output - 1) % len(Output))
@@ -173,6 +177,8 @@ class Scheduler(SequenceMemory):
                 n_decoded += n
             elif samples:
                 seq.enter(decoding)
+                if self.rows:
+                    self.rows.release(seq)
             else:
                 seq.stats.chunk_ends.append((end, perf_counter()))
             if accepted and seq.id in accepted:

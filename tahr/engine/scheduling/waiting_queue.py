@@ -46,11 +46,15 @@ class WaitingQueue:
 
     def add(self, seq: Sequence) -> None:
         """Queue a sequence; one that was preempted keeps its rank and age."""
-        if not seq.rank:
-            self.rank(seq, self._turn)
+        self.join(seq)
         self._members[seq.id] = seq
         heappush(self._by_rank, (seq.rank, seq))
         heappush(self._by_age, (seq.id, seq))
+
+    def join(self, seq: Sequence) -> None:
+        """Give a new sequence its rank, whether it is queued now or has to wait for something else first."""
+        if not seq.rank:
+            self.rank(seq, self._turn)
 
     def rank(self, seq: Sequence, turn: int) -> None:
         """Give a sequence its rank; `turn` is that of the first one of its request."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tahr.config import SamplingParams
 from tahr.engine.sequences.adapter_stack import NO_STACK, AdapterStack
+from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows
 from tahr.engine.sequences.stats import RequestStats
 from tahr.errors import GenerateError, TahrError
 from tahr.executor.output import Output
@@ -75,6 +76,7 @@ class Sequence:
     is_plain: bool = False  # a token that does not end it becomes text, and that is all
     lora: AdapterStack = NO_STACK  # the adapters its weights are changed by
     adapter: str = ""  # digest of the stack: part of its block hashes
+    rows: PromptRows = NO_ROWS  # rows that its prompt reads in place of embeddings
     ends: frozenset[int] = frozenset()  # tokens that end it
     id: int = field(default_factory=lambda: next(_ids))  # numbers in the order of arrival
     state: State = State.WAITING

@@ -47,7 +47,7 @@ class Batch:
         self._tables = [TableRows(group, rows) for group, rows in enumerate(step.page_table)]
         self._ids = step.ids.data
         self._positions = step.positions.data
-        self._seq_lens = step.seq_lens.data
+        self._seq_lens = [lengths.data for lengths in step.seq_lens]
         self._slots = [slots.data for slots in step.slot_mapping]
         self.seq_lens: list[int] = []  # the step's sequence lengths
         self.n_most = 0  # the most tokens that one sequence has in the step
@@ -70,7 +70,8 @@ class Batch:
         if self._has_states:
             self.step.state_slots[: len(sequences)] = [seq.slot for seq in sequences]
         self.seq_lens = list(map(add, begins, counts))
-        self._write_lengths(self._seq_lens, 0, *self.seq_lens)
+        for lengths in self._seq_lens:
+            self._write_lengths(lengths, 0, *self.seq_lens)
         self._write_tokens(self._ids, 0, *work.ids)
         if self._n <= FEW:
             self._fill_few(sequences, begins, counts)

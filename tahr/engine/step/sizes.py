@@ -34,16 +34,16 @@ class StepSizes:
         self._adapters: tuple[int, ...] = ()  # key of plans with adapters
         self._cold: deque[int] | None = None  # buckets whose plans may have first runs to make
 
-    def choose(self, output: int, n_rounds: int, counts: Counts) -> int:
+    def choose(self, output: int, n_rounds: int, counts: Counts, extras: int = 0) -> int:
         """The smallest bucket that holds a step; a little larger one, while only that is warm."""
         buckets = self.buckets[output]
         if len(buckets) == 1:
             return 0
         wanted = next(i for i, bucket in enumerate(buckets) if bucket.hold(*counts))
-        key = output, wanted, n_rounds
+        key = output, wanted, n_rounds, extras
         if not self._fresh or self._is_warm(key) or self._n_fallbacks.get(key) == MOST_FALLBACKS:
             return wanted
-        larger = next((i for i in near(buckets, wanted) if self._is_warm((output, i, n_rounds))), None)
+        larger = next((i for i in near(buckets, wanted) if self._is_warm((output, i, n_rounds, extras))), None)
         if larger is None:
             return wanted
         self._n_fallbacks[key] = self._n_fallbacks.get(key, 0) + 1
@@ -74,13 +74,13 @@ class StepSizes:
                 self._n_fallbacks.pop(key, None)
 
     def cold(self, output: Output) -> list[PlanKey]:
-        """The first plans without adapters that have first runs left, in the order in which they are to be warmed."""
+        """The first plans of plain steps that have first runs left, in the order in which they are to be warmed."""
         buckets = self.buckets[output]
         if self._cold is None:
             self._cold = warming_order(buckets, self._n_decode_tokens)
-        while self._cold and self._is_warm((output, self._cold[0], 0)):
+        while self._cold and self._is_warm((output, self._cold[0], 0, 0)):
             self._cold.popleft()
-        keys = [(int(output), i, 0) for i in islice(self._cold, N_PREPARED)]
+        keys = [(int(output), i, 0, 0) for i in islice(self._cold, N_PREPARED)]
         for key in keys:
             if key not in self._known:
                 self._record(key)

@@ -14,11 +14,13 @@ from tahr.engine.scheduling.work import StepWork
 from tahr.engine.step.adapter_rows import AdapterRows
 from tahr.engine.step.batch import Batch
 from tahr.engine.step.in_flight import InFlight
+from tahr.engine.step.row_columns import RowColumns
 from tahr.engine.step.sample_plan import SamplePlan
 from tahr.engine.step.sizes import StepSizes
 from tahr.executor.output import Output
 from tahr.executor.protocol import Executor, StepRequest
 from tahr.grammar.masks import Forced, GrammarToken
+from tahr.kv.row_slots import RowSlots
 
 
 class StepOutput(NamedTuple):
@@ -31,7 +33,7 @@ class StepOutput(NamedTuple):
 class Steps:
     """The steps of one model of an executor."""
 
-    def __init__(self, executor: Executor, model: int = 0):
+    def __init__(self, executor: Executor, model: int = 0, rows: RowSlots | None = None):
         facts = executor.models[model]
         self.executor = executor
         self.model = model
@@ -41,6 +43,7 @@ class Steps:
         self.sampler = Sampler(executor, facts.n_vocab, is_draft=model > 0)
         self._batch = Batch(self.inputs, executor.facts.memory.page_size, facts.has_states)
         self._adapter_rows: AdapterRows | None = None
+        self._row_columns = RowColumns(self.inputs, rows) if rows else None
         self._samples: SamplePlan | None = None
         self._n_requests = 0
 
@@ -59,11 +62,12 @@ class Steps:
     def fill(self, work: StepWork, wants_rows: bool = False, with_adapters: bool = False) -> StepRequest:
         """Write the inputs of a step; what to launch then."""
         self._batch.fill(work)
+        extras = self._row_columns.fill(work) if self._row_columns else 0
         n_rounds, sends_rows = self._fill_adapters(work) if with_adapters else (0, False)
         output = work.sequences[0].output
         inputs = self.inputs
         counts = inputs.n_tokens, inputs.n_rows, inputs.n_seqs, self._batch.n_most
-        bucket = self.sizes.choose(output, n_rounds, counts)
+        bucket = self.sizes.choose(output, n_rounds, counts, extras)
         self._n_requests += 1
         return StepRequest(
             self._n_requests,
@@ -75,6 +79,7 @@ class Steps:
             wants_rows,
             page_copies=work.copies,
             patches=np.concatenate([seq.patches for seq in work.sequences]) if output is Output.VECTORS else None,
+            extras=extras,
         )
 
     def _fill_adapters(self, work: StepWork) -> tuple[int, bool]:
@@ -150,7 +155,7 @@ class Steps:
         keys = self.sizes.cold(Output.HIDDEN if self.facts.encoding else Output.LOGITS)
         if not keys:
             return False
-        steps = [StepRequest(0, self.model, output, bucket) for output, bucket, _ in keys]
+        steps = [StepRequest(0, self.model, output, bucket) for output, bucket, *_ in keys]
         if found := self.executor.prepare(steps):
             self.executor.warm(found)
             self.sizes.ran_empty(found.plan)

@@ -1,12 +1,12 @@
 """The input of a decoder's first layer."""
 
-from tahr.backends.api import Backend, StepInputs, Tensor
+from tahr.backends.api import Backend, Extras, StepInputs, Tensor
 from tahr.models.config.record import ModelConfig
 from tahr.models.parts.weights import Weights
 
 
 class TokenEmbedding:
-    """Rows of a table, in some families with learned positions or a norm."""
+    """Rows of a table, or those that a step reads in their place; in some families with learned positions or a norm."""
 
     def __init__(self, cfg: ModelConfig, w: Weights):
         self.scale = cfg.embed_scale
@@ -18,6 +18,8 @@ class TokenEmbedding:
 
     def __call__(self, backend: Backend, step: StepInputs) -> Tensor:
         rows = backend.embed(self.table, step, self.scale)
+        if step.limits.extras & Extras.ROWS:
+            rows = backend.with_rows(rows, step)
         if self.positions:
             rows = backend.add(rows, backend.embed_positions(self.positions, step))
         return self.norm.apply(backend, rows) if self.norm else rows

@@ -90,8 +90,20 @@ void gather_rows(Recorder& self, Address n_rows, int64_t width, Address rows, Ad
   self.tape.add(GatherRowsOp{At{n_rows}, width, At{rows}, At{x}, At{out}}, self.isa.rows->gather_rows);
 }
 
-void cos_sin(Recorder& self, Address n_rows, int64_t n_freqs, Address positions, Address inv_freq, Address out, float scale) {
-  self.tape.add(CosSinOp{At{n_rows}, n_freqs, At{positions}, At{inv_freq}, At{out}, scale}, self.isa.rows->cos_sin);
+void with_rows(Recorder& self, Address n_rows, int64_t width, int64_t buffer_width, int64_t begin, Address row_of, Address buffer,
+               Address x, Address out, bool add) {
+  self.tape.add(WithRowsOp{At{n_rows}, width, buffer_width, begin, At{row_of}, At{buffer}, At{x}, At{out}, add},
+                self.isa.rows->with_rows);
+}
+
+void store_rows(Recorder& self, Address n_rows, int64_t width, int64_t buffer_width, int64_t begin, Address row_target, Address x,
+                Address buffer) {
+  self.tape.add(StoreRowsOp{At{n_rows}, width, buffer_width, begin, At{row_target}, At{x}, At{buffer}}, self.isa.rows->store_rows);
+}
+
+void cos_sin(Recorder& self, Address n_rows, int64_t n_freqs, Address positions, Address inv_freq, Address axis_begins, Address out,
+             float scale) {
+  self.tape.add(CosSinOp{At{n_rows}, n_freqs, At{positions}, At{inv_freq}, At{axis_begins}, At{out}, scale}, self.isa.rows->cos_sin);
 }
 
 void rope_and_cache(Recorder& self, Address n_rows, int n_q_heads, Address q, Address k, Address v, Address cos_sin, int n_freqs,
@@ -164,7 +176,12 @@ void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
       .def("temper", temper, nb::kw_only(), "n_rows"_a, "width"_a, "positions"_a, "x"_a, "out"_a, "beta"_a, "period"_a,
            "offset"_a)
       .def("gather_rows", gather_rows, nb::kw_only(), "n_rows"_a, "width"_a, "rows"_a, "x"_a, "out"_a)
-      .def("cos_sin", cos_sin, nb::kw_only(), "n_rows"_a, "n_freqs"_a, "positions"_a, "inv_freq"_a, "out"_a, "scale"_a)
+      .def("with_rows", with_rows, nb::kw_only(), "n_rows"_a, "width"_a, "buffer_width"_a, "begin"_a, "row_of"_a, "buffer"_a, "x"_a,
+           "out"_a, "add"_a)
+      .def("store_rows", store_rows, nb::kw_only(), "n_rows"_a, "width"_a, "buffer_width"_a, "begin"_a, "row_target"_a, "x"_a,
+           "buffer"_a)
+      .def("cos_sin", cos_sin, nb::kw_only(), "n_rows"_a, "n_freqs"_a, "positions"_a, "inv_freq"_a, "axis_begins"_a, "out"_a,
+           "scale"_a)
       .def("rope_and_cache", rope_and_cache, nb::kw_only(), "n_rows"_a, "n_q_heads"_a, "q"_a, "k"_a, "v"_a, "cos_sin"_a, "n_freqs"_a,
            "style"_a, "q_gain"_a, "k_gain"_a, "eps"_a, "key_mean"_a, "slots"_a, "kv"_a, "out"_a)
       .def("attention", attention, nb::kw_only(), "counts"_a, "positions"_a, "starts"_a, "lengths"_a, "page_table"_a,

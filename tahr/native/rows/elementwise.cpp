@@ -202,13 +202,36 @@ void gather_rows(const GatherRowsOp& op, Worker worker) {
     memcpy(op.out + row * op.width, op.x + op.rows[row] * op.width, size_t(op.width) * sizeof(float));
 }
 
+void with_rows(const WithRowsOp& op, Worker worker) {
+  const Range rows = share(*op.n_rows, worker);
+  const size_t n_bytes = size_t(op.width) * sizeof(float);
+  for (int64_t row = rows.begin; row < rows.end; row++) {
+    float* out = op.out + row * op.width;
+    const float* x = op.x ? op.x + row * op.width : nullptr;
+    const float* found = op.row_of[row] < 0 ? nullptr : op.buffer + op.row_of[row] * op.buffer_width + op.begin;
+    if (found && x && op.add) map({0, op.width}, x, found, out, [](Floats a, Floats b) { return tahr::TAHR_ISA::add(a, b); });
+    else if (found || x) memcpy(out, found ? found : x, n_bytes);
+    else memset(out, 0, n_bytes);
+  }
+}
+
+void store_rows(const StoreRowsOp& op, Worker worker) {
+  const Range rows = share(*op.n_rows, worker);
+  for (int64_t row = rows.begin; row < rows.end; row++) {
+    if (op.row_target[row] < 0) continue;
+    float* target = op.buffer + op.row_target[row] * op.buffer_width + op.begin;
+    memcpy(target, op.x + row * op.width, size_t(op.width) * sizeof(float));
+  }
+}
+
 void cos_sin(const CosSinOp& op, Worker worker) {
   const Range rows = share(*op.n_rows, worker);
   for (int64_t row = rows.begin; row < rows.end; row++) {
     float* cosines = op.out + row * 2 * op.n_freqs;
     float* sines = cosines + op.n_freqs;
     for (int64_t i = 0; i < op.n_freqs; i++) {
-      const float angle = float(op.positions[row]) * op.inv_freq[i];
+      const int64_t begin = op.axis_begins ? op.axis_begins[i] : 0;
+      const float angle = float(op.positions[begin + row]) * op.inv_freq[i];
       cosines[i] = std::cos(angle) * op.scale;
       sines[i] = std::sin(angle) * op.scale;
     }

@@ -129,12 +129,39 @@ struct GatherRowsOp {
   float* out;
 };
 
-// out[t] = cos then sin of positions[t] * inv_freq, times scale
+// out[t] = row row_of[t] of a buffer, its columns from `begin` on, in place of x[t] or added to it; -1: x[t]. Without x, zeros stand
+// for it.
+struct WithRowsOp {
+  const int32_t* n_rows;
+  int64_t width;
+  int64_t buffer_width;
+  int64_t begin;
+  const int32_t* row_of;
+  const float* buffer;
+  const float* x;
+  float* out;
+  bool add;
+};
+
+// Row row_target[t] of a buffer gets x[t], in its columns from `begin` on; -1: nothing happens.
+struct StoreRowsOp {
+  const int32_t* n_rows;
+  int64_t width;
+  int64_t buffer_width;
+  int64_t begin;
+  const int32_t* row_target;
+  const float* x;
+  float* buffer;
+};
+
+// out[t] = cos then sin of a position of t * inv_freq, times scale; `axis_begins` says by frequency where the positions begin that
+// turn it, without it all do at 0
 struct CosSinOp {
   const int32_t* n_rows;
   int64_t n_freqs;
   const int32_t* positions;
   const float* inv_freq;
+  const int32_t* axis_begins;
   float* out;
   float scale;
 };

@@ -13,6 +13,8 @@ void softcap(const SoftcapOp&, Worker);
 void clip(const ClipOp&, Worker);
 void temper(const TemperOp&, Worker);
 void gather_rows(const GatherRowsOp&, Worker);
+void with_rows(const WithRowsOp&, Worker);
+void store_rows(const StoreRowsOp&, Worker);
 void cos_sin(const CosSinOp&, Worker);
 void rope_and_cache(const RopeCacheOp&, Worker);
 void attention(const AttentionOp&, Worker);
@@ -29,7 +31,7 @@ bool lora_shrink_reads(const LoraOp&, const Worker&, int64_t, Stretch&);
 bool lora_expand_reads(const LoraOp&, const Worker&, int64_t, Stretch&);
 
 const RowKernels row_kernels = {norm,    head_norm, columns, join_heads, layer_norm,     add,       activate,    softcap, clip, temper, gather_rows,
-                                cos_sin, rope_and_cache, attention, merge_spans, causal_conv, delta_rule, state_space, gated_norm, route,   mix,
+                                with_rows, store_rows, cos_sin, rope_and_cache, attention, merge_spans, causal_conv, delta_rule, state_space, gated_norm, route,   mix,
                                 lora_shrink, lora_expand, lora_shrink_reads, lora_expand_reads};
 
 }  // namespace tahr::TAHR_ISA

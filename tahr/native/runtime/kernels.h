@@ -25,6 +25,8 @@ struct RowKernels {
   void (*clip)(const ClipOp&, Worker);
   void (*temper)(const TemperOp&, Worker);
   void (*gather_rows)(const GatherRowsOp&, Worker);
+  void (*with_rows)(const WithRowsOp&, Worker);
+  void (*store_rows)(const StoreRowsOp&, Worker);
   void (*cos_sin)(const CosSinOp&, Worker);
   void (*rope_and_cache)(const RopeCacheOp&, Worker);
   void (*attention)(const AttentionOp&, Worker);

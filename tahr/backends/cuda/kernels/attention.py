@@ -89,6 +89,7 @@ class AttentionCall:
     inputs: Any
     spec: AttentionSpec
     dtype: torch.dtype  # type of the factors of products
+    seq_lens: torch.Tensor  # lengths in the layer's group
 
     @property
     def n_kv(self) -> int:
@@ -134,7 +135,7 @@ def attend_exact(call: AttentionCall, n_seqs: int) -> torch.Tensor:
     tile = fitting(EXACT_TILES, call)
     kernels.exact_kernel[(n_tiles(call, n_seqs, tile.rows), call.n_kv)](
         out, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start, inputs.positions,
-        inputs.seq_lens, inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
+        call.seq_lens, inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
         call.n_q, call.n_kv, call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head,
         spec.softcap > 0, spec.causal, spec.chunked, TYPES[call.dtype], cuda_kv.block_of(store),
         cuda_kv.rotation_of(store), tile.rows, tile.keys, block_d(call.dim), num_warps=tile.n_warps,
@@ -236,7 +237,7 @@ def decode(call: AttentionCall, n_seqs: int, out: torch.Tensor, mixed: bool) -> 
     store, pages, inputs, spec, cut = call.store, call.pages, call.inputs, call.spec, cut_keys(call, n_seqs)
     decode_kernels.decode_kernel[(call.n_kv, n_seqs, cut.n_splits)](
         out, *cut.parts, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.order, inputs.query_start,
-        inputs.seq_lens, inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
+        call.seq_lens, inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
         cut.n_splits, call.n_q, call.n_kv, call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head,
         mixed, spec.softcap > 0, TYPES[call.dtype], call.is_plain, cuda_kv.block_of(store), cuda_kv.rotation_of(store),
         cut.kind.least, max(LEAST_ROWS, triton.next_power_of_2(call.group)), cut.keys, block_d(call.dim),
@@ -253,7 +254,7 @@ def combine(call: AttentionCall, cut: KeyCut, out: torch.Tensor, mixed: bool) ->
     n_heads, most = 1 if n_seqs * call.n_kv <= N_FUSED else call.group, cut.kind.most
     block_h = triton.next_power_of_2(n_heads)
     decode_kernels.combine_kernel[(n_seqs, call.n_q // n_heads)](
-        out, *cut.parts, inputs.query_start, inputs.seq_lens, inputs.counts, call.spec.window, cut.n_splits,
+        out, *cut.parts, inputs.query_start, call.seq_lens, inputs.counts, call.spec.window, cut.n_splits,
         call.n_q, call.dim, n_heads, mixed, cuda_kv.rotation_of(call.store), cut.kind.least, cut.keys, most,
         min(most, AT_ONCE), block_h, block_d(call.dim), num_warps=min(block_h, DECODE_WARPS), **OVERLAP,
     )  # fmt: skip

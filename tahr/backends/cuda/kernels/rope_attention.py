@@ -175,7 +175,7 @@ def rope_decode(
     out, cut = q.new_empty((n_seqs, q.shape[1]), dtype=dtype), cut_keys(call, n_seqs)
     rope_decode_kernel[(call.n_kv, n_seqs, cut.n_splits)](
         out, *cut.parts, q, k, v, store[0], store[1], cos_sin, q_gain, k_gain, pages, slots, inputs.order,
-        inputs.seq_lens, inputs.counts, eps, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
+        call.seq_lens, inputs.counts, eps, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
         q.stride(0), k.stride(0), v.stride(0), cut.n_splits, call.n_q, call.n_kv, call.dim, cos_sin.shape[1] // 2,
         call.page_size, call.group, *call.has_per_head, spec.softcap > 0, norms is not None, rotation.style == "pairs",
         TYPES[call.dtype], cut.kind.least, max(LEAST_ROWS, triton.next_power_of_2(call.group)), cut.keys,

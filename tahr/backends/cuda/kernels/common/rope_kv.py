@@ -37,22 +37,43 @@ def hadamard(x, n: constexpr, width: constexpr, together: constexpr):
 
 
 @triton.jit
-def cos_sin_kernel(out, positions, inv_freq, scale, half, block: constexpr):
-    """One program per token: cos, then sin, of its position times each frequency."""
+def cos_sin_kernel(out, positions, inv_freq, axis_begins, scale, half, has_axes: constexpr, block: constexpr):
+    """One program per token: cos, then sin, of its position times each frequency; `axis_begins` says by frequency where
+    positions begin."""
     let_next_start()
     wait_for_previous()
     token, cols = tl.program_id(0).to(tl.int64), tl.arange(0, block)
-    angle = tl.load(positions + token).to(tl.float32) * tl.load(inv_freq + cols, mask=cols < half, other=0.0)
+    if has_axes:
+        at = tl.load(axis_begins + cols, mask=cols < half, other=0) + token
+        position = tl.load(positions + at, mask=cols < half, other=0)
+    else:
+        position = tl.load(positions + token)
+    angle = position.to(tl.float32) * tl.load(inv_freq + cols, mask=cols < half, other=0.0)
     tl.store(out + token * 2 * half + cols, tl.cos(angle) * scale, mask=cols < half)
     tl.store(out + token * 2 * half + half + cols, tl.sin(angle) * scale, mask=cols < half)
 
 
-def cos_sin(positions: torch.Tensor, n_tokens: int, inv_freq: torch.Tensor, scale: float) -> torch.Tensor:
+def cos_sin(
+    positions: torch.Tensor,
+    n_tokens: int,
+    inv_freq: torch.Tensor,
+    scale: float,
+    axis_begins: torch.Tensor | None = None,
+) -> torch.Tensor:
     """cos then sin of position * frequency, times a scale: [n_tokens, 2 * len(inv_freq)]."""
     half = len(inv_freq)
     out = inv_freq.new_empty((n_tokens, 2 * half))
     cos_sin_kernel[(n_tokens,)](
-        out, positions, inv_freq, scale, half, triton.next_power_of_2(half), num_warps=1, **OVERLAP
+        out,
+        positions,
+        inv_freq,
+        positions if axis_begins is None else axis_begins,
+        scale,
+        half,
+        axis_begins is not None,
+        triton.next_power_of_2(half),
+        num_warps=1,
+        **OVERLAP,
     )
     return out
 

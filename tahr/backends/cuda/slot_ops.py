@@ -1,0 +1,61 @@
+"""Row slots on a CUDA device, and the ops that read and write them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from tahr.backends.api import Backend, Floats, Rows, RowStore, StepInputs, Tensor
+from tahr.backends.cuda.steps import RecordingContext, like, made, values
+
+NARROW = torch.bfloat16  # lets the matrices that rows meet say what products run in: see `wider`
+
+
+class SlotOps(Backend):
+    """The part of the backend that knows row slots."""
+
+    device: torch.device
+    context: RecordingContext
+
+    def row_store(self, n_slots: int, width: int) -> RowStore:
+        # One more, behind the last, for rows that nobody wants.
+        return RowStore(n_slots, width, torch.zeros((n_slots + 1, width), dtype=torch.float32, device=self.device))
+
+    def write_rows(self, buffer: RowStore, slots: Sequence[int], rows: Floats) -> None:
+        there = torch.from_numpy(np.array(rows, np.float32)).to(self.device)
+        buffer.data[list(slots), : rows.shape[1]] = there
+
+    def read_rows(self, buffer: RowStore, slots: Sequence[int]) -> Floats:
+        found: Floats = buffer.data[list(slots)].cpu().numpy()
+        return found
+
+    def take_rows(self, step: StepInputs, width: int, begin: int = 0) -> Tensor:
+        found, has_row = self._read_slots(step, self._n_tokens(step), begin, width)
+        return made(torch.where(has_row, found, 0), Rows.TOKENS, NARROW)
+
+    def with_rows(self, x: Tensor, step: StepInputs, add: bool = False, begin: int = 0) -> Tensor:
+        wide = values(x).float()
+        found, has_row = self._read_slots(step, len(wide), begin, x.width)
+        return like(x, torch.where(has_row, wide + found if add else found, wide))
+
+    def store_rows(self, x: Tensor, step: StepInputs, begin: int = 0) -> None:
+        """Rows without a slot, and padding, go behind the last one."""
+        buffer = step.target_rows
+        inputs = self.context.enter(step)
+        rows = values(x)
+        assert buffer
+        slots = inputs.extras["row_target"][: len(rows)].long()
+        n_live = inputs.counts[1 if x.rows is Rows.LOGITS else 0]
+        is_live = (torch.arange(len(rows), device=self.device) < n_live) & (slots >= 0)
+        buffer.data[torch.where(is_live, slots, buffer.n_slots), begin : begin + x.width] = rows.float()
+
+    def _read_slots(self, step: StepInputs, n: int, begin: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Columns of the rows that n tokens name, and which of these there are. What padding names means nothing."""
+        buffer = step.rows
+        assert buffer
+        slots = self.context.enter(step).extras["row_of"][:n].long()
+        found = buffer.data[:, begin : begin + width].index_select(0, slots.clamp(0, buffer.n_slots - 1))
+        return found, (slots >= 0)[:, None]
+
+    def _n_tokens(self, step: StepInputs) -> int:
+        return step.limits.n_tokens if self.context.inside else step.n_tokens

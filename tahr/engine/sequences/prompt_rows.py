@@ -1,0 +1,65 @@
+"""The rows of a prompt that are no embeddings: where they belong, and what they are computed from."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from tahr.kv.row_slots import RowSpan
+
+if TYPE_CHECKING:
+    from tahr.backends.api import Floats, Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowSource:
+    """The input that rows are computed from, kept on the host as long as a sequence may need them again.
+
+    `values` are what a tower reads, `[n, width_in]`; where no tower is, they are the rows themselves.
+    """
+
+    values: "Floats"
+    outputs: "Ints | None" = None  # first of `values` that each row is made of; None: one each
+    rope_positions: "Ints | None" = None  # [N_AXES, n], for the tower; None: their places
+
+
+@dataclass(frozen=True, eq=False)
+class PromptRows:
+    """Spans of placeholders among a prompt's tokens, in order, and the source of each digest."""
+
+    spans: tuple[RowSpan, ...] = ()
+    sources: Mapping[bytes, RowSource] = field(default_factory=dict)
+    rope_positions: "Ints | None" = None  # [N_AXES, n_prompt]; None: the places of tokens. They follow from the rest.
+
+    def __bool__(self) -> bool:
+        return bool(self.spans) or self.rope_positions is not None
+
+    @cached_property
+    def rope_offset(self) -> int:
+        """Difference between position and place of a token behind the prompt."""
+        positions = self.rope_positions
+        return 0 if positions is None else int(positions.max()) + 1 - positions.shape[1]
+
+    def contents(self, n_computed: int) -> dict[bytes, int]:
+        """Rows that a text reads after its first tokens: their number by digest."""
+        return {span.digest: span.rows for span in self.spans if span.end > n_computed}
+
+    def salted(self, salt: str) -> "PromptRows":
+        """A copy whose rows are shared only under this salt."""
+        if not salt:
+            return self
+        spans = tuple(span._replace(digest=salted(span.digest, salt)) for span in self.spans)
+        sources = {salted(digest, salt): source for digest, source in self.sources.items()}
+        return PromptRows(spans, sources, self.rope_positions)
+
+    def within(self, begin: int, end: int) -> Iterator[RowSpan]:
+        """The spans that touch these places."""
+        return (span for span in self.spans if span.begin < end and begin < span.end)
+
+
+def salted(digest: bytes, salt: str) -> bytes:
+    return blake2b(digest + salt.encode(), digest_size=len(digest)).digest()
+
+
+NO_ROWS = PromptRows()

@@ -1,0 +1,50 @@
+"""Which features meet which capabilities: the tests that run each pair, or the sentence that refuses it.
+
+A capability that arrives adds its column; no cell is empty (`tests/style/test_interplay.py`).
+"""
+
+from typing import NamedTuple
+
+
+class Runs(NamedTuple):
+    """Both together are run by these tests, FILE::NAME below tests/."""
+
+    tests: tuple[str, ...]
+
+
+class Refuses(NamedTuple):
+    """Both together are refused with a sentence that says this; a test sees it."""
+
+    sentence: str
+    test: str
+
+
+FEATURES = (
+    *("LoRA", "grammar", "n > 1", "drafts", "sessions", "prefix hit", "preemption", "snapshot", "embeddings"),
+    *("deterministic", "two models", "keys"),
+)
+BITS = "rows/test_row_inputs.py"
+EVENTS = "rows/test_row_events.py"
+NO_SESSION = Refuses("A session's text reads no rows", f"{EVENTS}::test_models_and_texts_without_rows_refuse_them")
+
+COLUMNS: dict[str, dict[str, Runs | Refuses]] = {
+    "rows as input": {
+        "LoRA": Runs((f"{BITS}::test_adapters_change_what_is_made_of_rows",)),
+        "grammar": Runs((f"{BITS}::test_grammars_after_rows",)),
+        "n > 1": Runs((f"{EVENTS}::test_choices_of_a_prompt_with_rows",)),
+        "drafts": Runs((f"{EVENTS}::test_drafts_change_no_text",)),
+        "sessions": NO_SESSION,
+        "prefix hit": Runs(
+            (
+                f"{EVENTS}::test_equal_images_share_pages_and_others_do_not",
+                f"{EVENTS}::test_a_queued_prompt_whose_pages_are_evicted_waits_for_its_rows",
+            )
+        ),
+        "preemption": Runs((f"{EVENTS}::test_preempted_sequences_take_their_rows_again",)),
+        "snapshot": NO_SESSION,  # only sessions have snapshots
+        "embeddings": Runs((f"{EVENTS}::test_hidden_rows_of_a_prompt_with_rows",)),
+        "deterministic": Runs((f"{BITS}::test_a_batch_gives_the_bits_of_each_alone",)),
+        "two models": Runs((f"{BITS}::test_two_models_keep_rows_apart",)),
+        "keys": Runs((f"{EVENTS}::test_rows_are_shared_under_one_salt_only",)),
+    },
+}
