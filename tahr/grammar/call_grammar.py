@@ -18,6 +18,7 @@ from tahr.text.tool_calls.tagged_calls import TaggedForm
 from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, Tool, types_in
 from tahr.text.tool_calls.written_calls import FRAMES, TAG_FRAMES, CallFrame, TagFrame
 
+MAX_TEXTS = 1000  # limit on an enumeration without quotes: each text is an alternative of a rule
 MAX_CALLS = 8  # limit for one reply: small models repeat themselves
 # the models' way to write calls
 SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -273,7 +274,12 @@ class LarkText:
             if strict and (others := schema.keys() & {"pattern", "format", "minLength", "maxLength"}):
                 what = f"has an enum or const and {min(others)}, which this model's calls cannot both enforce"
                 raise SchemaRefused("", f"{what}: keep the first")
-            return self.sequence(f"({' | '.join(self.literal(each) or EMPTY for each in options)})", self.literal(end))
+            if len(options) <= MAX_TEXTS:
+                texts = " | ".join(self.literal(each) or EMPTY for each in options)
+                return self.sequence(f"({texts})", self.literal(end))
+            if strict:
+                what = f"has an enum of {len(options)} texts, but this model's calls can enforce {MAX_TEXTS}"
+                raise SchemaRefused("", f"{what}: shorten it")
         is_token = isinstance(self.split(end)[0], int)
         text = f"{self.text_like(schema, '' if is_token else end, strict)} {self.literal(end)}"
         return text if is_token else self.rule(f"text_{len(self.rules)}[lazy]", text)[: -len("[lazy]")]

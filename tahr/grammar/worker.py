@@ -30,6 +30,7 @@ def limit_memory(n_bytes: int) -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # strangers can end this process, and must not fill a disk
 
 
 def wait_at_most(seconds: int) -> None:

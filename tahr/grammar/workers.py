@@ -29,6 +29,7 @@ PATIENCE_S = 30.0  # limit on a grammar's time since it came, whatever else the 
 BUSY = "Other grammars or other work kept this one from being compiled in time: try again in a moment."
 CLOSED = "The model is closed: no grammar is compiled any more."
 TOO_MUCH = f"The grammar needs more than {SLOW_CPU_S:g} s or {MEMORY_BYTES >> 20} MiB to compile: simplify it."
+TOO_DEEP = "The grammar is too deep, or its parts refer to each other in too long a row: make it flatter."
 MEANINGS = {  # beginnings of messages and their meaning
     "NoExtensionBias": "no text is in its language.",
     "panic": "it has too many parts.",
@@ -218,6 +219,8 @@ def meaning_of(code: int) -> Exception:
     """The error for the exit code of a worker that died of a grammar."""
     if hasattr(signal, "SIGPROF") and code == -signal.SIGPROF:
         return ComputedTooLong()
+    if code == -signal.SIGSEGV:  # llguidance recurses until its stack is full
+        return GrammarError(TOO_DEEP)
     # The system kills where the machine's memory is full, which is not the grammar's doing alone.
     return GrammarBusy(BUSY) if code == -signal.SIGKILL else GrammarError(TOO_MUCH)
 

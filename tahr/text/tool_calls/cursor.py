@@ -14,6 +14,7 @@ Reader = Generator[None, None, T]  # a yield asks for more text
 Sink = Callable[[str], object]
 
 MAX_HEAD_CHARS = 512  # limit on the text before a mark that tells the kind of a block
+SEARCHED_CHARS = 4096  # limit on one search for marks: readers may give up after it, and others search there again
 
 
 class MarkSet:
@@ -88,14 +89,18 @@ class TextCursor:
         The mark is returned and not passed on; without one, all text is passed on and "" returned.
         """
         while True:
-            begin, end = marks.found(self._text, self._at, self._ended)
-            self._pass_on(begin, sink)
+            at = self._at
+            searched = self._text[at : at + SEARCHED_CHARS]
+            is_rest = at + SEARCHED_CHARS >= len(self._text)
+            begin, end = marks.found(searched, 0, self._ended and is_rest)
+            self._pass_on(at + begin, sink)
             if end > begin:
-                self._at = end
-                return self._text[begin:end]
-            if self._ended:
+                self._at = at + end
+                return searched[begin:end]
+            if is_rest and self._ended:
                 return ""
-            yield
+            if is_rest:
+                yield
 
     def ahead(self, n: int) -> Reader[str]:
         """The next characters, not taken: fewer than `n` only at the end."""

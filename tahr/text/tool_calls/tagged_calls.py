@@ -82,12 +82,14 @@ class TaggedReader:
         keys: list[str] = []
         inside = mark_set(form.key_open, form.call_close, *self.ends.marks)
         stop = stop if stop in (form.key_open, form.call_close) else (yield from self.cursor.until(inside, drop))
+        before = "{"
         while stop == form.key_open:
-            self.buffer.arguments(", " if keys else "{")
+            self.buffer.arguments(before)
             yield from self._argument(self.tools.get(name.strip()), keys)
+            before = ", " if keys else ""
             stop = yield from self.cursor.until(inside, drop)
         if stop:
-            self.buffer.arguments("}" if keys else "{}")
+            self.buffer.arguments("{}" if before == "{" else "}")
             self.buffer.end_call()
             if stop != form.call_close:
                 self.cursor.unread(stop)
@@ -101,7 +103,7 @@ class TaggedReader:
             _, said = yield from head_of(self.cursor, form.value_open)
         known = frozenset(tool.parameters.get("properties") or ()) if tool else frozenset()
         if keys[1:] == [] and keys[0] in WRAPPERS and known and keys[0] not in known:
-            return (yield from self._wrapped(keys[0], known))
+            return (yield from self._wrapped(keys, known))
         self.buffer.arguments(f"{dumped(key.strip())}: ")
         types = tool.types_of(key.strip()) if tool else frozenset()
         if form.says_text:
@@ -109,15 +111,18 @@ class TaggedReader:
         others = known.difference(keys)
         yield from (self._text(others) if types == TEXT else self._other(types, others))
 
-    def _wrapped(self, key: str, known: Set[str]) -> Reader[None]:
-        """All arguments as one, which no tool has: they are taken out of it."""
+    def _wrapped(self, keys: list[str], known: Set[str]) -> Reader[None]:
+        """All arguments as one, which no tool has: they are taken out of it, and take its place among the `keys`."""
         pieces: list[str] = []
         if not (yield from self._value(pieces.append, known)):
             return
         text = "".join(pieces)
         inside = loaded(text)
-        is_wrapped = isinstance(inside, dict) and inside.keys() <= known
-        self.buffer.arguments(dumped(inside)[1:-1] if is_wrapped else f"{dumped(key)}: {json_of(text, frozenset())}")
+        if not isinstance(inside, dict) or not inside.keys() <= known:
+            return self.buffer.arguments(f"{dumped(keys[0])}: {json_of(text, frozenset())}")
+        keys[:] = inside
+        # Python would write 1e999 as a word that is no JSON.
+        return self.buffer.arguments(text.strip()[1:-1].strip())
 
     def _text(self, others: Set[str]) -> Reader[None]:
         value = TextValue(self.buffer, self.form.lines)
