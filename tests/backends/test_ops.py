@@ -239,6 +239,7 @@ def test_op_equals_reference(case: Case, name: str) -> None:
     compare(case, name)
 
 
+@pytest.mark.skipif("cpu" not in OTHERS, reason="the CPU's attention is tested where its backend is")
 @pytest.mark.parametrize("case", [case for case in CASES if "attention" in case.name], ids=lambda case: case.name)
 def test_plain_attention_equals_reference(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAHR_NO_FLASH", "1")

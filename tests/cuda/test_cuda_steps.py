@@ -220,7 +220,7 @@ def test_warming_leaves_no_trace(case: str, tmp_path: Path, monkeypatch: pytest.
     model.plans, model.last, eng.steps.sizes = {}, None, StepSizes(eng.steps.sizes.buckets, 1)
     before = memory_of(eng), facts_of(eng)
     assert warm_all(eng) > 0 and (memory_of(eng), facts_of(eng)) == before
-    assert model.plans.keys() == {(0, i, 0) for i in range(len(model.buckets[0]))}
+    assert model.plans.keys() == {(0, i, 0, 0) for i in range(len(model.buckets[0]))}
     assert reply() == wanted
 
 

@@ -277,7 +277,7 @@ def test_steps_without_adapters_are_the_same_plans_as_before(path: Path) -> None
     assert not adapted_plans(eng) and here().lora is None
     run(eng, submit(eng, PROMPTS[0], with_lora("a0")))
     before = adapted_plans(eng)
-    assert before and {n_rounds for _, _, n_rounds in before} == {1}
+    assert before and {n_rounds for _, _, n_rounds, _ in before} == {1}
     add(eng, path, "wide", seed=40)  # a larger rank: steps are recorded again, and older plans are forgotten
     run(eng, submit(eng, PROMPTS[0], with_lora("wide")), submit(eng, PROMPTS[1], with_lora("a1")))
     after = adapted_plans(eng)

@@ -44,7 +44,7 @@ def test_released_gpt_oss_keeps_its_experts_in_mxfp4(tmp_path: Path) -> None:
     write_hf(tmp_path, {**config, "quantization_config": {"quant_method": "mxfp4"}}, {})
     (tmp_path / "model.safetensors").write_bytes(safetensors({**stored_hf(arrays), **stored}))
     layer: Any = load(open_model([], tmp_path), ReferenceBackend()).decoder.layers[1]
-    mlps, home = layer.halves[1].mlps, "model.layers.1.mlp.experts"
+    mlps, home = layer.sublayers[1].mlps, "model.layers.1.mlp.experts"
     assert mlps.gate.weight.format == "MXFP4"
     np.testing.assert_array_equal(mlps.gate.weight.data.values, dense[f"{home}.gate_up_proj"][:, ::2])
     np.testing.assert_array_equal(mlps.up.weight.data.values, dense[f"{home}.gate_up_proj"][:, 1::2])
@@ -70,7 +70,7 @@ def test_released_bitnet_keeps_four_codes_in_a_byte(linear: str, form: str, tmp_
     write_hf(tmp_path, config, {})
     (tmp_path / "model.safetensors").write_bytes(safetensors(stored))
     layer: Any = load(open_model([], tmp_path), ReferenceBackend()).decoder.layers[0]
-    weight = layer.halves[1].down.weight
+    weight = layer.sublayers[1].down.weight
     assert weight.format == form
     factor = np.float32(0.25 if linear == "bitlinear" else 4)
     np.testing.assert_array_equal(weight.data.values, (codes.astype(np.float32) - 1) * factor)

@@ -1,13 +1,14 @@
 """Host memory locked in place, which the device copies from and to at the speed of the bus."""
 
+import atexit
 import logging
 import mmap
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
 from heapq import heapify, heappop, heappush
-from threading import Thread
-from time import perf_counter, sleep
+from threading import Event, Thread
+from time import perf_counter
 from typing import NamedTuple, Protocol
 
 import torch
@@ -58,7 +59,10 @@ class PinnedArena:
         self._given: deque[Slot] = deque()
         self._grow_by_one()
         if self.grows:
-            Thread(target=self._grow, name="tahr-pinning", daemon=True).start()
+            ends = Event()
+            thread = Thread(target=self._grow, args=(ends,), name="tahr-pinning", daemon=True)
+            thread.start()
+            atexit.register(end, thread, ends)
 
     @property
     def grows(self) -> bool:
@@ -114,11 +118,11 @@ class PinnedArena:
         for number in range(self._piece_bytes // n_bytes):
             heappush(self._free[n_bytes], Slot(piece, number, n_bytes))
 
-    def _grow(self) -> None:
-        while self.grows:
+    def _grow(self, ends: Event) -> None:
+        began = perf_counter()
+        while self.grows and not ends.wait(perf_counter() - began):
             began = perf_counter()
             self._grow_by_one()
-            sleep(perf_counter() - began)
 
     def _grow_by_one(self) -> None:
         if not self.grows:
@@ -131,6 +135,12 @@ class PinnedArena:
         self._pieces.append(block)
         self.n_bytes += self._piece_bytes
         self._uncut.append(len(self._pieces) - 1)
+
+
+def end(thread: Thread, ends: Event) -> None:
+    """Wait for the piece that is being locked: an interpreter that ends under native code aborts the process."""
+    ends.set()
+    thread.join()
 
 
 def in_runs(slots: ListOf[Slot | None]) -> Iterator[tuple[int, int]]:
