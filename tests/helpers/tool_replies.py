@@ -97,6 +97,7 @@ def invoke(prefix: str, **values: str) -> str:
 NOW_CALL = hermes("{}", "now")
 DEEP = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n" + ROME + "\n```<｜tool▁call▁end｜>"
 DEEP31 = f"<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{ODD}<｜tool▁call▁end｜>"
+STEP = "<｜tool_call_begin｜>function<｜tool_sep｜>{}<｜tool_call_end｜>"
 KIMI = "<|tool_call_begin|>functions.{}:{}<|tool_call_argument_begin|>{}<|tool_call_end|>"
 DSML = (
     '<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">12</｜DSML｜parameter>\n'
@@ -290,6 +291,19 @@ REPLIES = (
         "Hm.",
         THINK,
         True,
+    ),
+    Reply(
+        "step3",
+        "Now.\n<｜tool_calls_begin｜>\n"
+        + "\n".join(STEP.format(invoke("steptml:", **each)) for each in (TYPED, {}))
+        + "\n<｜tool_calls_end｜>\nDone.",
+        ((WX, TYPED_JSON), (WX, "{}")),
+        "Now.\n\nDone.",
+    ),
+    Reply(  # an argument and a call without their ends
+        "step3",
+        STEP.format(invoke("steptml:", city="Rome", days="3")).replace("</steptml:parameter>", ""),
+        ((WX, '{"city": "Rome\\n", "days": 3}'),),
     ),
     Reply(
         "minimax_m1",

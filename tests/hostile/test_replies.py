@@ -43,6 +43,7 @@ FLOODS = [
     ("qwen3_coder", "<tool_call><function=f>", "<parameter=a>"),
     ("qwen3_coder", "<tool_call><function=f><parameter=a>", "<parameter=b"),
     ("glm", "<tool_call>f<arg_key>a</arg_key><arg_value>", "</tool_call>x"),
+    ("step3", "<steptml:invoke name=", "<｜tool_call_begin｜>"),
     ("cohere", "", "</co:"),
 ]
 

@@ -72,6 +72,9 @@ DSML = TaggedForm(
 LINES = PythonForm("", "\n", "")
 LLAMA = JsonForm(takes_code=True)
 DEEPSEEK_AROUND = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+STEP_BEGIN = "<｜tool_call_begin｜>function<｜tool_sep｜>"
+STEP_END = "<｜tool_call_end｜>"
+STEP_TOKENS = ("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", "<｜tool_call_begin｜>", "<｜tool_sep｜>")
 
 
 def tags(name: str, open: str, *closes: str) -> CallFormat:
@@ -151,6 +154,14 @@ CALL_FORMATS = (
     ),
     CallFormat("mistral", JSON, ("[TOOL_CALLS]",), found_by=("[TOOL_CALLS]",), make_id=nine_characters),
     CallFormat("json", JSON, bare=True, found_by=("]<]minimax[>[",)),  # nested tags, which are left as text
+    CallFormat(
+        "step3",
+        attributes("steptml:"),
+        ('<steptml:invoke name="',),
+        ("</steptml:invoke>",),
+        around=(STEP_BEGIN, STEP_END, *STEP_TOKENS),
+        found_by=("<steptml:invoke",),
+    ),
     CallFormat(
         "minimax_m2",
         attributes(""),

@@ -88,6 +88,10 @@ TAG_FRAMES = {
         '<｜DSML｜invoke name="', '">\n', "\n", "",
         "<｜DSML｜function_calls>\n", "</｜DSML｜function_calls>", space="\n",
     ),
+    "step3": TagFrame(
+        '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="', '">\n', "<｜tool_call_end｜>", "\n",
+        "<｜tool_calls_begin｜>\n", "\n<｜tool_calls_end｜>", space="\n",
+    ),
     "hunyuan": TagFrame(
         "<tool_call:opensource>", "<tool_sep:opensource>\n", "", "\n",
         "<tool_calls:opensource>\n", "\n</tool_calls:opensource>", space="\n", value_space="\n",
