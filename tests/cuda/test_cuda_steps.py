@@ -15,7 +15,7 @@ from model_files import write_hf
 from model_runs import Part, Runs
 from random_weights import random_tensor
 from tahr.backends import open_backend
-from tahr.backends.api import StepLimits
+from tahr.backends.api import Extras, StepLimits
 from tahr.backends.cuda.layouts.presence import interprets
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
@@ -119,6 +119,23 @@ def test_ops_without_their_kernels_leave_no_trace(case: str, tmp_path: Path, mon
         with without_kernels(monkeypatch):
             runs.decoder.forward(be, step, runs.kv)
         np.testing.assert_array_equal(runs.eager(parts), plain.eager(parts))
+
+
+def test_rows_stay_in_their_slots_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of a tower writes the slots that it has read, first without kernels and then with them."""
+    be = backends_here.backend("cuda")
+    slots = be.row_store(4, 8)
+    limits = replace(BUCKETS[0], extras=int(Extras.ROWS | Extras.TARGETS))
+    step = replace(be.step_inputs(limits), rows=slots, target_rows=slots)
+    step.counts[:] = 4
+    step.row_of[:] = step.row_target[:] = range(4)
+    before = np.arange(32, dtype=np.float32).reshape(4, 8)
+    be.write_rows(slots, range(4), before)
+    with without_kernels(monkeypatch):
+        be.store_rows(be.scale(be.take_rows(step, 8), 2.0), step)
+    np.testing.assert_array_equal(be.read_rows(slots, range(4)), before)
+    be.store_rows(be.scale(be.take_rows(step, 8), 2.0), step)
+    np.testing.assert_array_equal(be.read_rows(slots, range(4)), 2 * before)
 
 
 def test_recording_reads_no_inputs() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from tahr.backends.api import Backend, Floats, Rows, RowStore, StepInputs, Tensor
+from tahr.backends.cuda.kernels.common import rows
 from tahr.backends.cuda.steps import RecordingContext, like, made, values
 
 NARROW = torch.bfloat16  # lets the matrices that rows meet say what products run in: see `wider`
@@ -18,8 +19,7 @@ class SlotOps(Backend):
     context: RecordingContext
 
     def row_store(self, n_slots: int, width: int) -> RowStore:
-        # One more, behind the last, for rows that nobody wants.
-        return RowStore(n_slots, width, torch.zeros((n_slots + 1, width), dtype=torch.float32, device=self.device))
+        return RowStore(n_slots, width, torch.zeros((n_slots, width), dtype=torch.float32, device=self.device))
 
     def write_rows(self, buffer: RowStore, slots: Sequence[int], rows: Floats) -> None:
         there = torch.from_numpy(np.array(rows, np.float32)).to(self.device)
@@ -39,15 +39,12 @@ class SlotOps(Backend):
         return like(x, torch.where(has_row, wide + found if add else found, wide))
 
     def store_rows(self, x: Tensor, step: StepInputs, begin: int = 0) -> None:
-        """Rows without a slot, and padding, go behind the last one."""
+        """A kernel does it: where kernels are compiled before a step, its ops must leave no trace."""
         buffer = step.target_rows
         inputs = self.context.enter(step)
-        rows = values(x)
         assert buffer
-        slots = inputs.extras["row_target"][: len(rows)].long()
-        n_live = inputs.counts[1 if x.rows is Rows.LOGITS else 0]
-        is_live = (torch.arange(len(rows), device=self.device) < n_live) & (slots >= 0)
-        buffer.data[torch.where(is_live, slots, buffer.n_slots), begin : begin + x.width] = rows.float()
+        there = buffer.data[:, begin : begin + x.width]
+        rows.store(values(x), there, inputs.extras["row_target"], inputs.counts, 1 if x.rows is Rows.LOGITS else 0)
 
     def _read_slots(self, step: StepInputs, n: int, begin: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Columns of the rows that n tokens name, and which of these there are. What padding names means nothing."""

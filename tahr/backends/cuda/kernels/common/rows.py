@@ -98,6 +98,27 @@ def gather(x: torch.Tensor, inputs: Any, n_rows: int) -> torch.Tensor:
 
 
 @triton.jit
+def store_kernel(there, x, slots, counts, width, there_stride, x_stride, count: constexpr, block: constexpr):
+    """Row i of x goes to row `slots[i]`, nowhere if that is negative."""
+    let_next_start()
+    wait_for_previous()
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.program_id(1) * block + tl.arange(0, block)
+    slot = tl.load(slots + row).to(tl.int64)
+    goes = (slot >= 0) & (row < tl.load(counts + count))  # slots below the live rows are left over
+    end = tl.where(goes, width, 0)
+    values = tl.load(x + row * x_stride + cols, mask=cols < end, other=0.0).to(tl.float32)
+    tl.store(there + slot * there_stride + cols, values, mask=cols < end)
+
+
+def store(x: torch.Tensor, there: torch.Tensor, slots: torch.Tensor, counts: torch.Tensor, count: int) -> None:
+    """there[slots] = x for the rows that have a slot and are among the first `counts[count]`."""
+    n_rows, width = x.shape
+    grid = (n_rows, triton.cdiv(width, BLOCK))
+    store_kernel[grid](there, x, slots, counts, width, there.stride(0), x.stride(0), count, BLOCK, **OVERLAP)
+
+
+@triton.jit
 def summed(parts, n_parts: constexpr, part_stride, at, mask):
     """The numbers there, in f32, added up over the parts they come in."""
     total = tl.load(parts + at, mask=mask, other=0.0).to(tl.float32)
