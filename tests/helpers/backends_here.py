@@ -32,7 +32,7 @@ USABLE = [name for name in BACKENDS if IS_HERE.get(name, lambda: True)()]
 NAMES = [n for n in os.environ.get("TAHR_TEST_BACKENDS", ",".join(USABLE)).split(",") if n]
 # Tests of ops, plans and families run on a backend of default bodies too.
 AND_PLAIN = NAMES if "TAHR_TEST_BACKENDS" in os.environ else [*NAMES, "plain"]
-_opened: dict[tuple[str, bool], Backend] = {}
+_opened: dict[tuple[str, bool, int], Backend] = {}
 
 
 # What a backend refuses by name: cases of ops by the begins of their names, cases of families.
@@ -64,9 +64,12 @@ def loaded_or_refused(case: str, opened: OpenedModel, name: str) -> Loaded:
     pytest.skip(f"{name} refuses some families by name")
 
 
-def backend(name: str, deterministic: bool = False) -> Backend:
-    """One instance of a kind, so that thread pools are not made again for every test."""
-    kind = name, deterministic and name == "cuda"  # the others always are
+def backend(name: str, deterministic: bool = False, number: int = 0) -> Backend:
+    """One instance of a kind and a number, so that thread pools are not made again for every test.
+
+    Engines that take turns have backends of different numbers: the tokens sampled last are a backend's.
+    """
+    kind = name, deterministic and name == "cuda", number  # the others always are
     if kind not in _opened:
         n_threads = 2 if name == "cpu" else None
         _opened[kind] = PlainBackend() if name == "plain" else open_backend(name, n_threads, deterministic)

@@ -90,8 +90,8 @@ def linear(be: Backend, rng: np.random.Generator, n_rows: int, n_cols: int) -> L
 
 
 @cache
-def story_decoder(path: Path, name: str = BACKEND) -> Decoder:
-    return load(open_model([path]), backend(name, deterministic=True)).decoder
+def story_decoder(path: Path, name: str = BACKEND, number: int = 0) -> Decoder:
+    return load(open_model([path]), backend(name, deterministic=True, number=number)).decoder
 
 
 def with_axes(decoder: Decoder) -> Decoder:
@@ -113,11 +113,12 @@ def row_engine(
     tower: bool = True,
     tower_tokens: int = 64,
     draft: bool = False,
+    number: int = 0,
     **options: object,
 ) -> Engine:
-    """An engine whose model reads rows."""
-    be = backend(name, deterministic=True)
-    decoder = story_decoder(path, name)
+    """An engine whose model reads rows, on the backend of a number."""
+    be = backend(name, deterministic=True, number=number)
+    decoder = story_decoder(path, name, number)
     made = PseudoTower(be, decoder.row_width) if tower else None
     inputs = RowInputs(4 * decoder.row_width * n_slots, made, tower_tokens)
     config = EngineConfig(**{"context_size": 256, "page_size": 8, **options})  # type: ignore[arg-type]

@@ -111,6 +111,7 @@ def test_adapters_change_what_is_made_of_rows(stories: Path, late: bool) -> None
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 def test_grammars_after_rows(stories: Path, late: bool) -> None:
     """While an image is computed, others' masks wait for the tokens before."""
+    pytest.importorskip("llguidance")
     digits = Grammar("regex", "[0-9 ]{20}")
 
     def run_all(every: list[list[Part]], **options: object) -> list[object]:
@@ -133,7 +134,7 @@ def compiler(path: Path) -> GrammarCompiler:
 
 def test_two_models_keep_rows_apart(stories: Path) -> None:
     """One has a tower, the other takes the rows of the host: the same digests name other rows."""
-    first, second = row_engine(stories), row_engine(stories, tower=False)
+    first, second = row_engine(stories), row_engine(stories, tower=False, number=1)
     one, other = submit_parts(first, IMAGE, SHORT), submit_parts(second, IMAGE, SHORT)
     while not (one.done and other.done):
         for eng in (first, second):
