@@ -1,11 +1,14 @@
 """Steps that pass through bytes give the texts of steps that do not: nothing of the engine leaks into an executor."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from echo_executor import EchoExecutor
+from echo_executor import PROGRAM, ROOT, EchoExecutor
 from engines import engine, greedy, run, submit
 from lora_files import random_adapter
 from speculating import speculating
@@ -143,3 +146,10 @@ def test_adapter_rows_of_a_step_that_was_never_launched_are_sent_again(
     wanted = reply(fails=False)
     monkeypatch.setattr(builder, "LocalExecutor", EchoExecutor)
     assert reply(fails=True) == wanted
+
+
+def test_bytes_are_decoded_where_a_machine_adds_to_python(tmp_path: Path) -> None:
+    """Systems have a module that every interpreter imports: it is none that the records need."""
+    (tmp_path / "sitecustomize.py").write_text("")
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    subprocess.run([sys.executable, str(PROGRAM)], env=environ, input=b"", check=True)

@@ -23,6 +23,7 @@ OURS = (
     *("tahr.backends.api", "tahr.backends.host", "tahr.backends.sampling", "tahr.executor.protocol"),
     *("tahr.kv", "tahr.models.parts", "tahr.weights"),
 )
+OF_MACHINE = ("sitecustomize", "usercustomize")  # the interpreter imports them before any program
 SAMPLE_FIELDS = tuple(SampleRows.__dataclass_fields__)
 
 
@@ -80,7 +81,8 @@ def is_stranger(name: str) -> bool:
     """Whether a module is neither Python's nor NumPy's, nor one of ours that the records of an executor are made of."""
     package = name.partition(".")[0]
     if package != "tahr":
-        return package not in (*sys.stdlib_module_names, "__main__", "numpy") and not package.startswith("_")
+        known = (*sys.stdlib_module_names, *OF_MACHINE, "__main__", "numpy")
+        return package not in known and not package.startswith("_")
     return name.count(".") > 1 and not name.startswith(OURS)
 
 
