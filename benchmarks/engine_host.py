@@ -66,6 +66,7 @@ class NullDecoder:
 
     encoding = None  # it generates
     text_head = None
+    tower = None
     has_axes = False
     config = SimpleNamespace(n_vocab=N_VOCAB, width=1)
 

@@ -149,7 +149,7 @@ def test_lines_end_between_words_in_a_narrow_terminal(tmp_path: Path) -> None:
     terminal.until(">>> ")
     terminal.type("Once upon a time\r")
     begin = len(terminal.shown)
-    terminal.until("first token after")
+    terminal.until("first token")
     reply = terminal.shown[begin:].split("[prompt", 1)[0].rpartition("\x1b[?2004h")[2]
     lines = test_wrapping.shown(
         reply.partition("\x1b[?2004l")[0].replace("\r", ""), width=30

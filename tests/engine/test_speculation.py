@@ -188,7 +188,7 @@ def test_a_draft_model_whose_file_was_cut_costs_its_guesses_alone(
     stories: Path, wanted: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     eng = speculating(stories, "another", 3)
-    monkeypatch.setattr(eng.executor.executed[1].decoder, "files", Cut())
+    monkeypatch.setattr(eng.executor.executed[1], "files", Cut())
     assert run(eng, *(submit(eng, prompt) for prompt in prompts(stories))) == wanted
     assert eng.speculator and eng.speculator.failed
 

@@ -36,7 +36,9 @@ _opened: dict[tuple[str, bool, int], Backend] = {}
 
 
 # What a backend refuses by name: cases of ops by the begins of their names, cases of families.
-REFUSED_OPS = {"vulkan": ("experts-", "routed-", "latent-", "head-linears-", "lora-")}
+REFUSED_OPS = {
+    "vulkan": ("experts-", "routed-", "latent-", "head-linears-", "lora-", "read-rows", "written-rows", "turned-")
+}
 REFUSED_FAMILIES = {
     "vulkan": {
         *(

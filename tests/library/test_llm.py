@@ -59,7 +59,7 @@ def test_token_ids_are_a_prompt(llm: LLM) -> None:
         (lambda llm: llm.chat(3), "must be a text or a list of messages"),
         (lambda llm: llm.chat({"role": "user", "content": "x"}), "must be a text or a list of messages"),
         (lambda llm: llm.chat([3]), "must be a text or a list of messages"),
-        (lambda llm: llm.embed(None), "text is None, but it must be a text, or a list"),
+        (lambda llm: llm.embed(None), "There is nothing to embed: give texts, images, or both"),
         (lambda llm: llm.embed([5]), "must be a text, or a list"),
         (lambda llm: llm.embed("x", dimensions="4"), "dimensions is '4'"),
         (lambda llm: llm.embed("x", truncate="4"), "truncated to '4' tokens"),

@@ -99,7 +99,8 @@ def test_a_stage_for_every_cut(case: str, two_cpus: list[Backend], tmp_path: Pat
 def test_every_family_is_cut() -> None:
     types = {config["model_type"] for config in (*CASES.values(), *ENCODERS.values())}
     cut = [id(FAMILIES[each]) for each in types]
-    assert [name for name, family in FAMILIES.items() if id(family) not in cut] == []
+    whole = {name for name, family in FAMILIES.items() if family.build.__module__.startswith("tahr.models.towers")}
+    assert [name for name, family in FAMILIES.items() if id(family) not in cut and name not in whole] == []
 
 
 @pytest.mark.parametrize("case", full_but(["qwen3", "gemma4_e", "granite4_h", "qwen3_moe"], CASES))

@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "hub": {"errors", "regular_file"},
     "images": {"errors", "models.config", "models.files"},
     "kv": {"errors"},
-    "backends": {"errors", "weights", "_native", "_vulkan", "collector"},
+    "backends": {"errors", "regular_file", "weights", "_native", "_vulkan", "collector"},
     "models": {"errors", "regular_file", "config", "weights", "backends.api"},
     "executor": {"errors", "regular_file", "weights", "backends", "models", "kv"},
     "engine": {*ENGINE, "executor"},

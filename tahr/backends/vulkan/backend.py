@@ -288,6 +288,9 @@ class VulkanBackend(AttentionOps):
     def head_linears(self, x: Tensor, stack: api.Linear) -> Tensor:
         raise lacking("products of heads with matrices of their own")
 
+    def row_store(self, n_slots: int, width: int) -> api.RowStore:
+        raise lacking("rows as input")
+
     def experts(self, x: Tensor, scores: Tensor, mlps: api.ExpertMLPs) -> Tensor:
         raise lacking("experts")
 

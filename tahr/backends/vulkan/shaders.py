@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from tahr import _vulkan as native
+from tahr.regular_file import read_bytes
 
 ARCHIVE = Path(__file__).parent / "kernels" / "kernels.zip"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tahr" / "vulkan"
@@ -29,9 +30,7 @@ def cache_file(facts: native.DeviceFacts) -> Path:
 def kept_pipelines(file: Path) -> bytes:
     """The pipelines that were kept; nothing where the file is damaged or absent."""
     try:
-        if file.stat().st_size > MAX_CACHE_BYTES:
-            return b""
-        content = file.read_bytes()
+        content = read_bytes(file, MAX_CACHE_BYTES)
     except OSError:
         return b""
     digest = content[:DIGEST_BYTES]

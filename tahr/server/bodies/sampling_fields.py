@@ -60,11 +60,11 @@ def lora_of(lora: Lora) -> Any:
     """The field `lora` as `SamplingParams` takes it."""
     if not isinstance(lora, list):
         return lora
-    return [each if isinstance(each, str) else (named(each), each.scale) for each in lora]
+    return [each if isinstance(each, str) else (named(each, i), each.scale) for i, each in enumerate(lora)]
 
 
-def named(item: LoraItem) -> str | int:
+def named(item: LoraItem, index: int) -> str | int:
     found = [each for each in (item.name, item.id) if each is not None]
     if len(found) != 1:
-        raise bad_field("lora", "An entry of lora must have a name or an id: give one of the two.")
+        raise bad_field(f"lora[{index}]", "An entry of lora must have a name or an id: give one of the two.")
     return found[0]
