@@ -313,10 +313,12 @@ async def keep_alive(active: ActiveGeneration) -> None:
 
 
 def first_progress(active: ActiveGeneration) -> bytes:
-    """The event before anything is computed, though the engine may have begun."""
-    progress = active.streams[0].progress
+    """The event before anything is computed, though the engine may have begun: its time is not after a chunk's."""
+    stream = active.streams[0]
+    progress = stream.progress
     begun = replace(progress, n_computed=progress.n_cached)
-    return active.reply.formatter.progress(begun, perf_counter() - active.record.began)
+    at = min([perf_counter(), *(end for _, end in stream.chunk_ends[:1])])
+    return active.reply.formatter.progress(begun, at - active.record.began)
 
 
 def chunk_progress(active: ActiveGeneration) -> bytes:
