@@ -18,8 +18,8 @@ from tahr.errors import GrammarError
 from tahr.grammar.source import WITH_SCHEMAS, llguidance_text
 from tahr.text.tokens.special_names import SpecialNames
 
-N_WALKS = 3  # tries,
-N_STEPS = 48  # steps that are tried
+N_WALKS = 3  # tries of a grammar
+N_STEPS = 48  # tokens that each of them writes
 IDLE_S = 60  # time until the process ends; the next grammar starts another
 MAX_TEXT_BYTES = 2 << 20  # limit on a grammar in llguidance's form
 N_BYTES = 256
