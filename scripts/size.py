@@ -75,8 +75,10 @@ def is_kernel(path: Path) -> bool:
 
 
 def read_limits() -> dict[str, float]:
-    """Limits of tokens and of tokens per line."""
-    return tomllib.loads(LIMITS.read_text())
+    """Limits of tokens, those of all capabilities together, and of tokens per line."""
+    limits = tomllib.loads(LIMITS.read_text())
+    limits["tokens"] = sum(limits["tokens"].values())
+    return limits
 
 
 def functions(path: Path) -> list[tuple[int, str]]:
