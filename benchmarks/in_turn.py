@@ -3,7 +3,7 @@
 usage: benchmarks/in_turn.py CHECKOUT CHECKOUT... --model MODEL.gguf [-p 0] [-n 64] [-np 1] [-d 0] [--turns 12]
 
 Each checkout (a folder with `tahr/` and its built extension) has a process of its own; ratios are to the time of the
-first.
+first. Run it by a Python where no Tahr is installed, since that one would run instead of the checkouts: it is refused.
 """
 
 import argparse
@@ -15,6 +15,10 @@ from statistics import median, quantiles
 
 WORKER = """
 import sys
+from pathlib import Path
+import tahr
+if Path(tahr.__file__).resolve().parents[1] != Path.cwd().resolve():
+    sys.exit(f"{tahr.__file__} would run instead of {Path.cwd()}: use a Python where no Tahr is installed.")
 from tahr.config import EngineConfig
 from tahr.tools.bench import Shape, open_bench
 shape = Shape(*map(int, sys.argv[2:]))
@@ -36,7 +40,10 @@ class Checkout:
 
     def run(self) -> float:
         print(file=self._process.stdin, flush=True)
-        return float(self._process.stdout.readline())
+        line = self._process.stdout.readline()
+        if not line:
+            sys.exit(f"The process of {self.path} has ended; it said why above.")
+        return float(line)
 
     def close(self) -> None:
         self._process.stdin.close()
