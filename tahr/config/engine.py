@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from tahr.config.checks import Range, check_ranges, keep_conventions, whole
 from tahr.config.lora import clean_lora_files
+from tahr.config.sizes import parse_size
 from tahr.errors import ConfigError
 
 KV_NAMES = {"fp16": "f16", "float16": "f16", "fp32": "f32", "float32": "f32", "bfloat16": "bf16",
@@ -20,6 +21,17 @@ def kv_type(name: str | None) -> str | None:
         return None
     sides = [KV_NAMES.get(side, side) for side in name.lower().split("/")]
     return sides[0] if len(set(sides)) == 1 else "/".join(sides)
+
+
+def as_text(value: str | int | None) -> str | None:
+    """A size or a count as the text that options are written in."""
+    return str(value) if isinstance(value, int) else value
+
+
+def check_experts(text: str | None) -> None:
+    """Refuse what names no layers."""
+    if text not in (None, "auto", "all") and not (text.isdecimal() and len(text) <= 4):
+        raise ConfigError(f"cpu_experts is {text!r}, but it must be auto, all, or a number of layers.")
 
 
 SCHEDULING_POLICIES = ("fcfs", "priority", "shortest_job_first", "sjf")
@@ -42,6 +54,11 @@ class EngineConfig:
     chat_template: str | None = None  # a file with a Jinja template; None: the model's own
     tool_call_parser: str | None = None  # the model's way to write tool calls; None: its template shows that
     gpu_memory_utilization: float | None = None  # the share of a GPU that weights, KV and steps may take; None: 0.9
+    # Weights larger than memory, see `tahr/offload`. Sizes are texts such as 8g or 50%.
+    gpu_budget: str | None = None  # GPU memory for weights, KV and steps; goes before gpu_memory_utilization
+    ram_budget: str | None = None  # host memory for weights and KV; None: what is free
+    cpu_experts: str | None = None  # layers whose experts stay on the host: auto, all or a number
+    offload_dir: str | None = None  # where matrices are kept that cannot be read from the model's files as they are
     deterministic: bool = False  # a reply never depends on the rest of the batch: always so on a CPU, slower on a GPU
     admit_below: float = 0.9  # share of the KV pool that new requests may fill; the rest is for growing
     scheduling_policy: str = "fcfs"
@@ -99,6 +116,12 @@ class EngineConfig:
         keep_conventions(self, {"context_size": (0, None)})
         check_ranges(self, self.RANGES)
         object.__setattr__(self, "kv_dtype", kv_type(self.kv_dtype))
+        for name in ("gpu_budget", "ram_budget", "cpu_experts"):
+            object.__setattr__(self, name, as_text(getattr(self, name)))
+        for name in ("gpu_budget", "ram_budget"):
+            if (text := getattr(self, name)) is not None:
+                parse_size(text, name)
+        check_experts(self.cpu_experts)
         object.__setattr__(self, "loras", clean_lora_files(self.loras))
         if self.scheduling_policy not in SCHEDULING_POLICIES:
             raise ConfigError(

@@ -1,39 +1,16 @@
 """Where every tensor and every pool of a model lies, worked out from sizes before a matrix is read.
 
-Today all matrices are resident but for tables that a backend looks up in their file. The types also hold matrices that
-are streamed through a device, and those of which several devices have a part each.
+Matrices are resident but for tables that a backend looks up in their file, and for those that budgets give another home
+(`tahr/offload/homes.py`).
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from tahr.errors import LoadError
-
-
-class TensorSize(NamedTuple):
-    """A tensor in numbers: what a backend keeps of it, and what of it is read in its file for ever."""
-
-    format: str
-    n_bytes: int
-    file_bytes: int = 0
-
-
-class TensorSplit(NamedTuple):
-    """The part of a tensor: number `part` of `n` along an axis."""
-
-    axis: int
-    part: int
-    n: int
-
-
-class Home(NamedTuple):
-    """Where a tensor is: on a device, or on the host where `device` is None."""
-
-    device: int | None
-    how: Literal["resident", "streamed", "file"]
-    split: TensorSplit | None = None
+from tahr.offload.homes import Home, Homes, TensorSize
 
 
 class DeviceFacts(NamedTuple):
@@ -103,6 +80,12 @@ class Placement:
     def default_home(self) -> Home:
         """Where pools are, and matrices of which nothing else is said."""
         return Home(None if self.devices[0].is_host else 0, "resident")
+
+    @property
+    def elsewhere(self) -> Homes:
+        """Homes of the tensors that are neither at the usual place nor tables in their file."""
+        usual = self.default_home
+        return {name: home for name, home in self.homes.items() if home != usual and home.how != "file"}
 
     def place_of(self, home: Home) -> str:
         """A home in words."""

@@ -10,12 +10,14 @@ import numpy as np
 from tahr.backends.api import Backend, JoinedLinears, Linear, Vector, Weight
 from tahr.backends.host.budget import HOST_SHARE
 from tahr.config import EngineConfig
+from tahr.loading.budgets import refuse_budgets
 from tahr.loading.capacity import kv_groups, state_bytes
 from tahr.loading.memory_plan import MemoryPlan, check_kv_dtype, plan_memory
-from tahr.loading.placement import DeviceFacts, Placement, Pool, TensorSize, place, refuse_too_large
+from tahr.loading.placement import DeviceFacts, Placement, Pool, place, refuse_too_large
 from tahr.loading.speculation import Draft
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import Loaded, OpenedModel, load
+from tahr.offload.homes import TensorSize
 from tahr.weights.tensor import HostTensor
 from tahr.weights.unread import without_data
 
@@ -83,6 +85,7 @@ def plan_of(
     whole_texts: int = 0,
 ) -> Placement:
     """Homes and sizes of everything that a load of these files will take; no matrix is read."""
+    refuse_budgets(config, backend)
     sizing = SizingBackend(backend)
     loaded = size_up(source, sizing, config.quantize, lora_rows)
     sizes = tensor_sizes(loaded)

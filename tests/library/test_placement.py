@@ -22,11 +22,12 @@ from tahr.config import EngineConfig
 from tahr.errors import LoadError
 from tahr.library.llm import LLM
 from tahr.loading.builder import build_engine
-from tahr.loading.placement import DeviceFacts, Home, Placement, Pool, TensorSize, TensorSplit, place
+from tahr.loading.placement import DeviceFacts, Placement, Pool, place
 from tahr.loading.sizing import plan_of, tensor_sizes
 from tahr.models.files.schemes import join_parts, scheme_of
 from tahr.models.loader.load import Loaded, OpenedModel, load, open_model
 from tahr.models.parts.arrange import Tensors
+from tahr.offload.homes import Home, TensorSize, TensorSplit
 from tahr.weights.unread import Unread, without_data
 
 WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}

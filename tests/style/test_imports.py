@@ -14,7 +14,7 @@ from sources import FILES, ROOT, parsed, place, text_of
 
 # A part may import the parts to its right (and itself). `backends.api` is the op interface without any device;
 # `backends.host.memory` is for all who keep something per request.
-CORE = ("errors", "regular_file", "config", "weights", "backends", "models", "kv", "text", "grammar")
+CORE = ("errors", "regular_file", "config", "weights", "offload", "backends", "models", "kv", "text", "grammar")
 # The executor alone sees a backend: the engine sees arrays.
 ENGINE = ("errors", "regular_file", "config", "models", "kv", "text", "grammar", "backends.api", "backends.sampling")
 ALLOWED: dict[str, set[str]] = {
@@ -28,9 +28,10 @@ ALLOWED: dict[str, set[str]] = {
     "hub": {"errors", "regular_file"},
     "images": {"errors", "models.config", "models.files"},
     "kv": {"errors"},
-    "backends": {"errors", "regular_file", "weights", "_native", "_vulkan", "collector"},
-    "models": {"errors", "regular_file", "config", "weights", "backends.api"},
-    "executor": {"errors", "regular_file", "weights", "backends", "models", "kv"},
+    "offload": {"errors", "weights", "regular_file"},
+    "backends": {"errors", "regular_file", "weights", "offload", "_native", "_vulkan", "collector"},
+    "models": {"errors", "regular_file", "config", "weights", "offload", "backends.api"},
+    "executor": {"errors", "regular_file", "weights", "offload", "backends", "models", "kv"},
     "engine": {*ENGINE, "executor"},
     "generation": {"errors", "config", "grammar", "text", "engine"},
     "loading": {*CORE, "hub", "engine", "executor", "collector", "images"},

@@ -14,6 +14,8 @@ from tahr.backends.api.step import StepInputs, StepLimits
 from tahr.backends.api.tensors import Bytes, Floats, JoinedLinears, Linear, Vector, Weight
 from tahr.backends.host.budget import host_kv_budget
 from tahr.backends.host.memory import loadable_bytes
+from tahr.errors import ConfigError
+from tahr.offload.homes import USUAL_HOMES, Home
 from tahr.weights.source import Stamp, file_stamp
 from tahr.weights.tensor import HostTensor
 
@@ -26,6 +28,7 @@ class Memory(Device):
     rounds_to: Sequence[str] = ()  # formats to which it can round float matrices itself
     keeps_lora_rows: bool = False  # see `join`
     has_own_memory: bool = False  # weights, keys and values are in a device's memory, not in the host's
+    homes: frozenset[str] = USUAL_HOMES  # names of homes that weights may have here, see `tahr/offload/homes.py`
     mixes_kv_dtypes: bool = True  # keys may be stored in another type than values
 
     def kv_budget(self, share: float | None) -> int:
@@ -39,6 +42,13 @@ class Memory(Device):
     @abstractmethod
     def weight(self, tensor: HostTensor) -> Weight:
         """Take a matrix `[rows, cols]` or a stack `[n, rows, cols]` in the form this backend multiplies fastest."""
+
+    def weight_elsewhere(self, tensor: HostTensor, home: Home) -> Weight:
+        """Take a matrix whose home is not the backend's usual place; `homes` says which homes there are."""
+        raise ConfigError(
+            f"The {self.name} backend has no way to use {tensor.name} from another place: leave out the budget that "
+            "asks for it."
+        )
 
     def weight_bytes(self, tensor: HostTensor, n_taken: int = 0) -> int:
         """The `n_bytes` of what `weight` makes of a tensor, told without its data; `n_taken` bytes of other matrices

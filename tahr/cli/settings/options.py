@@ -94,6 +94,15 @@ ENGINE = (
         "quantise a float checkpoint at load: int8, int4, q8_0, q4_k, ...; on a GPU also fp8",
     ),
     Option(("--gpu-memory-utilization",), "gpu_memory_utilization", float, "share of a GPU's memory (default 0.9)"),
+    Option(("--gpu-budget",), "gpu_budget", str, "a GPU's memory for weights, KV and steps: 8g, 512m or 50%%"),
+    Option(("--ram-budget",), "ram_budget", str, "the host's memory for weights and KV: 8g, 512m or 50%%"),
+    Option(
+        ("-ncmoe", "--cpu-experts", "--n-cpu-moe"),
+        "cpu_experts",
+        str,
+        "layers whose experts stay in the host's memory: auto, all or a number",
+    ),
+    Option(("--offload-dir",), "offload_dir", str, "a folder for matrices that are not read from the model's files"),
     Option(
         ("--lora",),
         "loras",

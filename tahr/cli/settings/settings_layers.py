@@ -39,6 +39,7 @@ SHORT = {
     "TAHR_CTX": "engine.context_size",
     "TAHR_MAX_CTX": "engine.context_size",
     "TAHR_BACKEND": "engine.backend",
+    "TAHR_NCMOE": "engine.cpu_experts",
     "TAHR_SPEC_DRAFT": "engine.spec_draft",
     "TAHR_SPEC_K": "engine.spec_tokens",
     "TAHR_THREADS": "engine.n_threads",

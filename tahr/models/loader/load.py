@@ -24,7 +24,8 @@ from tahr.models.loader.registry import family_of, from_gguf, from_hf
 from tahr.models.parts.arrange import Tensors
 from tahr.models.parts.encoding import Encoding
 from tahr.models.parts.text_head import text_head
-from tahr.models.parts.weights import Change, Progress, Weights, gguf_name, hf_name
+from tahr.models.parts.weights import NO_HOMES, Change, Progress, Weights, gguf_name, hf_name
+from tahr.offload.homes import Homes, refuse_homes
 from tahr.regular_file import read_start
 from tahr.weights import HostTensor, open_gguf, open_safetensors
 from tahr.weights.watch import refuse_changed
@@ -145,11 +146,14 @@ def load(
     progress: Progress | None = None,
     quantize: str | None = None,
     lora_rows: int = 0,
+    homes: Homes = NO_HOMES,
 ) -> Loaded:
     """Build the model on `backend`, quantising a float checkpoint if asked to; `progress` is called per tensor.
 
-    The backend keeps `lora_rows` for adapters behind the matrix of each linear, see `Backend.join`.
+    The backend keeps `lora_rows` for adapters behind the matrix of each linear, see `Backend.join`. Tensors with one of
+    `homes` go there instead of the backend's usual place.
     """
+    refuse_homes(homes, backend.homes, backend.name, backend.has_own_memory)
     config = source.model_config()
     encoding = source.encoding(config)
     config = replace(config, generates=encoding is None)
@@ -158,7 +162,7 @@ def load(
     tensors = canonical(source, config)
     config = replace(config, tied=config.tied or tied_outside(source, tensors))
     change = changing(config, quantize, backend)
-    weights = Weights(config, tensors, backend, progress, change=change, lora_rows=lora_rows)
+    weights = Weights(config, tensors, backend, progress, change=change, lora_rows=lora_rows, homes=homes)
     try:
         decoder = family_of(config).build(config, weights)
         if encoding:

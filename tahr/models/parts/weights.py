@@ -12,11 +12,13 @@ from tahr.backends.api import Backend, JoinedLinears, Linear, LinearShape, Tenso
 from tahr.errors import CorruptFile, QuantError
 from tahr.models.config.record import ModelConfig
 from tahr.models.parts.arrange import Tensors
+from tahr.offload.homes import Homes
 from tahr.weights.tensor import HostTensor
 
 Progress = Callable[[int, int], None]  # (tensors taken, tensors in all)
 Change = Callable[[str, HostTensor], HostTensor]  # a matrix, and its canonical name, before the backend gets it
 
+NO_HOMES: Homes = {}
 # Numbers that mean nothing as weights without scales or indices kept elsewhere.
 NOT_WEIGHTS = frozenset(["I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0"])
 
@@ -163,6 +165,7 @@ class Weights:
         counts: LoadCounts | None = None,
         change: Change | None = None,
         lora_rows: int = 0,
+        homes: Homes = NO_HOMES,
     ):
         self.config = config
         self.tensors = tensors
@@ -172,16 +175,18 @@ class Weights:
         self.counts = LoadCounts() if counts is None else counts
         self.change = change
         self.lora_rows = lora_rows  # adapter rows behind each linear of a layer
+        self.homes = homes  # where tensors go that have another place than the backend's usual one
 
     def at(self, name: str) -> "Weights":
         """The tensors below `name`."""
         prefix = f"{self.prefix}{name}."
         given = (self.config, self.tensors, self.backend, self.progress)
-        return Weights(*given, prefix, self.counts, self.change, self.lora_rows)
+        return Weights(*given, prefix, self.counts, self.change, self.lora_rows, self.homes)
 
     def of(self, config: ModelConfig) -> "Weights":
         """View of these tensors for layers of other numbers, which are not rounded and have no room for adapters."""
-        return Weights(config, self.tensors, self.backend, self.progress, self.prefix, self.counts)
+        given = (self.tensors, self.backend, self.progress, self.prefix, self.counts)
+        return Weights(config, *given, homes=self.homes)
 
     def matrix(self, name: str, n_rows: int, n_cols: int) -> Weight:
         """The matrix `name`."""
@@ -277,7 +282,8 @@ class Weights:
 
     def give(self, name: str, tensor: HostTensor) -> Weight:
         changed = self.change(self.prefix + name, tensor) if self.change else tensor
-        weight = self.backend.weight(changed)
+        home = self.homes.get(self.prefix + name)
+        weight = self.backend.weight_elsewhere(changed, home) if home else self.backend.weight(changed)
         self.counts.add(self.prefix + name, weight)
         return weight
 
