@@ -95,7 +95,7 @@ lint: $(VENV)/.test-extras  ## ruff and mypy
 bench: setup  ## start-up, memory, kernels, groups of requests; MODEL=... for another model
 	@$(BIN)/python benchmarks/startup.py $(MODEL)
 	@$(BIN)/python benchmarks/kernels.py
-	@$(BIN)/python benchmarks/groups.py $(MODEL)
+	@$(BIN)/tahr bench $(MODEL) --group all
 
 size:  ## lines per file and folder, the longest functions, beside their limits
 	@$(PYTHON) scripts/size.py

@@ -314,22 +314,41 @@ def test_the_worst_comes_first() -> None:
 # ---- groups -------------------------------------------------------------------------------------------------
 
 
-def test_every_group_runs_and_is_written_down(stories: Path, tmp_path: Path) -> None:
-    out = tmp_path / "groups.json"
-    script = Path(__file__).parents[2] / "benchmarks" / "groups.py"
-    words = [str(stories), "--samples", "1", "--tokens", "2", "--backend", "cpu", "--json", str(out)]
-    environment = {**os.environ, "PYTHONPATH": str(script.parents[1])}
-    subprocess.run([sys.executable, str(script), *words], check=True, env=environment, capture_output=True)
-    written = json.loads(out.read_text())
+N_CASES = {
+    "prefill": 4, "decode": 1, "full_pipeline": 4, "prefix_cache": 2, "prefix_cache_lengths": 6, "batch_prefill": 6,
+    "chunked_prefill": 4,
+}  # fmt: skip
+ON_CPU = ["-n", "2", "-r", "1", "--backend", "cpu"]
+
+
+def test_every_group_runs_and_is_written_down(stories: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = json.loads(printed(capsys, "bench", str(stories), "--group", "all", "--json", *ON_CPU))
     cases: dict[str, int] = {}
-    for result in written["results"]:
-        cases[result["group"]] = cases.get(result["group"], 0) + 1
-        assert len(result["samples_s"]) == 1 and result["median_s"] > 0
-    assert cases == {
-        "prefill": 4, "decode": 1, "full_pipeline": 4, "prefix_cache": 2, "prefix_cache_lengths": 6, "batch_prefill": 6,
-        "chunked_prefill": 4,
-    }  # fmt: skip
-    assert written["environment"]["cpu_info"]
+    for record in records:
+        cases[record["group"]] = cases.get(record["group"], 0) + 1
+        assert len(record["samples_s"]) == 1 and record["median_s"] > 0 and record["cpu_info"]
+    assert cases == N_CASES
+
+
+def test_groups_are_chosen_by_name(stories: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", str(stories), *ON_CPU, "--group", "decode", "--group", "batch_prefill"]
+    shown = printed(capsys, *words).splitlines()
+    assert [line.partition(":")[0] for line in shown if not line.startswith(" ")] == ["decode", "batch_prefill"]
+    assert sum(" ms " in line for line in shown) == N_CASES["decode"] + N_CASES["batch_prefill"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--group", "warp"], "invalid choice"),
+        (["--group", "decode", "-p", "8", "-np", "2"], "leave out -p and -np"),
+        (["--group", "decode", "-n", "1,2"], "several numbers of -n"),
+        (["--group", "decode", "--baseline", "a.json"], "leave out --baseline"),
+    ],
+)
+def test_groups_refuse(words: list[str], said: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", str(model), *words]) == 3
+    assert said in capsys.readouterr().err
 
 
 # ---- programs beside the package -----------------------------------------------------------------------------

@@ -5,14 +5,12 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tahr.cli.bench.bench_gate import judge, percentage, read_baseline
 from tahr.cli.bench.bench_shapes import add_machine, add_shapes, engine, shapes
 from tahr.cli.terminal.console import note
-
-if TYPE_CHECKING:
-    from tahr.tools.bench import Shape
+from tahr.errors import ConfigError
 
 HELP = "time reading and generating, with llama-bench's options"
 
@@ -25,7 +23,14 @@ examples:
   tahr bench model.gguf --pg 512,128 --json      both in one, as JSON
   tahr bench model.gguf --json > before.json     and after a change:
   tahr bench model.gguf --baseline before.json   exit code 1 if anything is more than 5 % slower
-  tahr bench model.gguf -n 0 --profile           which op takes how much of the time"""
+  tahr bench model.gguf -n 0 --profile           which op takes how much of the time
+  tahr bench model.gguf --group prefix_cache -n 64
+                                                 whole requests in place of tests: seconds of a group's cases"""
+
+GROUPS = (
+    *("prefill", "decode", "full_pipeline", "prefix_cache", "prefix_cache_lengths", "batch_prefill"),
+    *("chunked_prefill", "all"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,12 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="per cent slower that are still as fast (default 5)",
     )
+    text = f"time a group of whole requests, which has texts of its own (repeatable): {', '.join(GROUPS)}"
+    parser.add_argument("--group", action="append", choices=GROUPS, metavar="NAME", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
     from tahr.tools.bench import open_bench
     from tahr.tools.environment import Neighbours, environment, line
 
+    if args.group:
+        return run_groups(args)
     baseline = read_baseline(args.baseline) if args.baseline else {}
     if args.profile:
         os.environ["TAHR_PROFILE"] = "1"
@@ -63,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     note(f"{opened.name} on {opened.backend_summary}; {line(facts)}")
     records = []
     for shape in wanted:
-        result = opened.bench.measure(shape, args.reps, ticker(shape, args.reps))
+        result = opened.bench.measure(shape, args.reps, ticker(shape.label, args.reps))
         wipe()
         records.append({**result.record(), **opened.facts, "n_batch": args.batch_size, **facts})
         if not args.json:
@@ -75,14 +84,50 @@ def run(args: argparse.Namespace) -> int:
     return judge(records, baseline, args.tolerance / 100) if args.baseline else 0
 
 
-def ticker(shape: "Shape", n_reps: int) -> Any:
+def run_groups(args: argparse.Namespace) -> int:
+    """Time whole requests; -n, -r and the options of the machine count as they do for tests."""
+    from tahr.tools.bench_groups import GROUPS as KNOWN
+    from tahr.tools.bench_groups import GroupBench, time_case
+    from tahr.tools.environment import environment, line
+
+    refuse_shapes(args)
+    facts = environment()
+    note(line(facts))
+    bench = GroupBench(args.model, engine(args), max(1, args.n_gen[0]))
+    records = []
+    for name in KNOWN if "all" in args.group else dict.fromkeys(args.group):
+        if not args.json:
+            print(f"{name}: {KNOWN[name].__doc__}", flush=True)
+        for case in KNOWN[name](bench):
+            timed = time_case(name, case, args.reps, ticker(f"{name}, {case.name}", args.reps + 1))
+            wipe()
+            records.append({**timed.record(), **facts})
+            if not args.json:
+                print(timed.line(), flush=True)
+    bench.close()
+    if args.json:
+        print(json.dumps(records, indent=1))
+    return 0
+
+
+def refuse_shapes(args: argparse.Namespace) -> None:
+    """Options that only tests have."""
+    usual = {"n_prompt": [512], "n_depth": [0], "pg": [], "sequences": [1], "baseline": None}
+    flags = {"n_prompt": "-p", "n_depth": "-d", "pg": "--pg", "sequences": "-np", "baseline": "--baseline"}
+    given = [flags[name] for name, value in usual.items() if getattr(args, name) != value]
+    if given or len(args.n_gen) > 1:
+        wrong = " and ".join(given) or "several numbers of -n"
+        raise ConfigError(f"A group has prompts and lengths of its own: leave out {wrong}, or leave out --group.")
+
+
+def ticker(label: str, n_reps: int) -> Any:
     """Shows on a terminal which repetition runs."""
     done = 0
 
     def tick() -> None:
         nonlocal done
         done += 1
-        say(f"{shape.label}: {done} of {n_reps}")
+        say(f"{label}: {done} of {n_reps}")
 
     return tick
 
