@@ -7,13 +7,13 @@ from tahr.config.sampling import (
     GREEDY,
     NEUTRAL_SAMPLING,
     PRESETS,
-    UNLIMITED_TOKENS,
     SamplingParams,
     precedence,
     preset,
     sampling_names,
     sampling_values,
 )
+from tahr.config.sampling_parts import UNLIMITED_TOKENS
 
 __all__ = [
     "GREEDY",

@@ -18,9 +18,14 @@ class Source:
     imports: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
     functions: list[tuple[int, int, str]] = field(default_factory=list)  # how many lines, the first one, the name
     classes: list[str] = field(default_factory=list)
+    records: dict[str, int] = field(default_factory=dict)  # annotated fields by class
     texts: set[str] = field(default_factory=set)  # that may name a module of ours
     names: set[str] = field(default_factory=set)  # defined or used, but for imported modules of others
     docstrings: list[str] = field(default_factory=list)
+
+
+def is_field(node: ast.AnnAssign) -> bool:
+    return "ClassVar" not in ast.unparse(node.annotation)
 
 
 @cache
@@ -42,8 +47,9 @@ def parsed(path: Path) -> Source:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 found.functions.append(((node.end_lineno or node.lineno) - node.lineno + 1, node.lineno, name))
                 found.names.add(name)
-            case ast.ClassDef(name=name):
+            case ast.ClassDef(name=name, body=body):
                 found.classes.append(name)
+                found.records[name] = sum(isinstance(each, ast.AnnAssign) and is_field(each) for each in body)
                 found.names.add(name)
             case ast.arg(arg=name) | ast.Attribute(attr=name) | ast.Name(id=name):
                 found.names.add(name)
