@@ -76,12 +76,21 @@ class Engine(Submission):
         """Compute some of the rows that sequences wait for. Those in flight are sampled before: steps share memory."""
         events = self._sample_last()
         try:
-            steps.run()
+            found = steps.run()
         except BaseException as error:
             events += [self._fail(seq, error) for seq in steps.give_up()]
             if not isinstance(error, Exception):
                 raise
-        return events
+            return events
+        return events + [self._give_rows(seq, rows) for seq, rows in found if not seq.done]
+
+    def _give_rows(self, seq: Sequence, rows: Floats) -> Event:
+        """End a sequence with the rows that a tower made for it."""
+        try:
+            self._sink(seq, 0, rows)
+        except Exception as error:  # whatever is wrong with one request must not stop the others
+            return self._fail(seq, error)
+        return seq, (), ()
 
     def _propose(self, speculator: Speculator) -> list[Event]:
         """Have drafts made, after the step in flight has landed if their sequences are in it."""

@@ -5,17 +5,15 @@ from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import replace
 
-import numpy as np
-
 from tahr.backends.api import Floats
 from tahr.config import GREEDY, LoraChoice
 from tahr.engine.adapters.registry import Adapters
-from tahr.engine.row_checks import check_prompt_rows
+from tahr.engine.row_checks import check_prompt_rows, check_source
 from tahr.engine.sampling.dry import Resolve
 from tahr.engine.sampling.sampling_state import SampleRequest, SamplingState
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.sequences.adapter_stack import AdapterStack
-from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows
+from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows, RowSource
 from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import NO_ROW, Sequence
 from tahr.engine.sequences.stats import EngineStats
@@ -26,7 +24,7 @@ from tahr.executor.output import Output
 from tahr.executor.protocol import Executor
 from tahr.grammar.state import GrammarState
 
-PLACEHOLDER = 0  # token in whose place a patch stands
+PLACEHOLDER = 0  # token in whose place a row stands
 ROWS_ONLY = replace(GREEDY, cache_prompt=False)  # parameters of sequences from which nothing is sampled
 
 
@@ -118,18 +116,14 @@ class Submission:
         self.scheduler.add(seq)
         return seq
 
-    def submit_image(self, patches: Floats, sink: Callable[[Floats], None]) -> Sequence:
+    def submit_image(self, source: RowSource, sink: Callable[[Floats], None]) -> Sequence:
         """Queue an image, given as the rows that the model's tower reads; its vector goes to `sink`."""
         self._check_process()
-        n = len(patches)
-        width = self.facts.patch_width
-        if not width:
-            raise ConfigError("This model reads texts alone: leave images out, or choose one that embeds both.")
-        if patches.dtype != np.float32 or patches.shape != (n, width) or not n:
-            raise ConfigError(f"The patches of an image are numbers in f32 of the shape [n, {width}].")
-        self._check_length(n)
-        seq = self.row_sequence([PLACEHOLDER] * n, sink, Output.VECTORS)
-        seq.patches = patches
+        if not self.tower_facts or not self.facts.encoding:
+            raise ConfigError("This model embeds no images: leave them out, or choose one that embeds both.")
+        check_source(source, 1, self.facts.rows.width, self.tower_facts)
+        seq = self.row_sequence([PLACEHOLDER], sink, Output.HIDDEN)
+        seq.source = source
         self.scheduler.add(seq)
         return seq
 

@@ -1,7 +1,7 @@
 """The executor of this process: a backend, a model and maybe its draft model, and the plans of both."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tahr.backends.api import (
     Backend,
@@ -9,7 +9,6 @@ from tahr.backends.api import (
     Floats,
     KVStore,
     Plan,
-    Rows,
     RowStore,
     StepInputs,
     StepLimits,
@@ -87,10 +86,8 @@ class LocalExecutor(LocalSampling):
         return len(self.models) - 1
 
     def add_tower(self, tower: Tower, limits: StepLimits) -> None:
-        """Run steps of a tower too, which compute the rows that the model reads."""
-        targets = self.executed[0].inputs.rows
-        assert targets, "the model reads no rows"
-        made = self.executed[TOWER] = make_tower(self.backend, tower, limits, targets)
+        """Run steps of a tower too, which compute rows that the model reads, or vectors for the host."""
+        made = self.executed[TOWER] = make_tower(self.backend, tower, limits, self.executed[0].inputs.rows)
         buckets = tuple(map(tuple, made.buckets))
         self.tower = TowerFacts(len(tower.parts), made.inputs.limits, buckets, tower.width_in, TOWER_PAGE)
 
@@ -109,21 +106,13 @@ class LocalExecutor(LocalSampling):
             self._copy_pages(model.kv, step.page_copies)
         if step.sends_adapter_rows:
             self.adapters.bank.send()
-        if step.patches is None:
-            result = self.run(model.plan(backend, step.plan, self.adapters.bank if step.adapter_rounds else None))
-        else:
-            result = self.vectors(step.patches)
+        result = self.run(model.plan(backend, step.plan, self.adapters.bank if step.adapter_rounds else None))
         return LaunchedStep(model.files, result, backend.fetch(result) if step.wants_rows else None)
 
     def run(self, plan: Plan) -> Tensor:
         """Begin to compute the rows of a step; from here on its inputs may be filled again."""
         plan.run()
         return plan.result
-
-    def vectors(self, patches: Floats) -> Tensor:
-        """Begin to compute the vectors of images, op by op: no recorded step has these rows."""
-        rows = replace(self.backend.tensor(patches), rows=Rows.TOKENS)
-        return self.decoder.vectors(self.backend, self.inputs(), self.kv, rows)
 
     def sample(self, handle: LaunchedStep, rows: SampleRows) -> None:
         handle.sampled = self.backend.sample(handle.result, rows)
@@ -183,10 +172,8 @@ def facts_of(model: ExecutedDecoder) -> DecoderFacts:
         head_width=decoder.text_head.width if decoder.text_head else 0,
         encoding=decoder.encoding,
         has_states=model.kv.layout.n_slots > 1,
-        # steps of images are as large as those of hidden rows
-        buckets=(*map(tuple, model.buckets), tuple(model.buckets[1])),
+        buckets=tuple(map(tuple, model.buckets)),
         n_decode_tokens=model.n_decode_tokens,
-        patch_width=decoder.tower.width_in if decoder.tower else 0,
         rows=RowFacts(rows.n_slots, rows.width) if rows else NO_ROW_SLOTS,
         has_axes=decoder.has_axes,
     )

@@ -8,4 +8,3 @@ class Output(IntEnum):  # integers, because every step looks things up by it
 
     LOGITS = 0
     HIDDEN = 1  # the states after the final norm, for embeddings
-    VECTORS = 2  # vectors that a tower made of images

@@ -122,8 +122,9 @@ def make_model(
     )
 
 
-def make_tower(backend: Backend, tower: Tower, limits: StepLimits, targets: RowStore) -> ExecutedModel:
-    """A tower without plans. Its parts hand on rows in the slots that they read; the last one writes `targets`."""
+def make_tower(backend: Backend, tower: Tower, limits: StepLimits, targets: RowStore | None) -> ExecutedModel:
+    """A tower without plans. Its parts hand on rows in the slots that they read; the last one writes `targets`, if a
+    model reads what it makes."""
     limits = replace(limits, n_rows=limits.n_tokens, extras=int(Extras.ROWS | Extras.ROPE | Extras.TARGETS))
     n_pages = pages_for(limits.n_tokens, TOWER_PAGE) + limits.n_seqs
     layout = MemoryLayout((tower.memory,), (n_pages,), TOWER_PAGE, backend.passing_kv_dtype)

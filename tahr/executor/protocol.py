@@ -34,7 +34,6 @@ class StepRequest(NamedTuple):
     wants_rows: bool = False  # the host needs the rows themselves, besides the tokens sampled from them
     page_copies: Sequence[PageCopy] = ()
     state_copies: Sequence[tuple[int, int]] = ()  # (from, to) slots
-    patches: Floats | None = None  # rows of images, one for each token of the step; None: the step is of texts
     extras: int = 0  # some of `Extras`
 
     @property
@@ -71,7 +70,6 @@ class DecoderFacts(NamedTuple):
     has_states: bool
     buckets: tuple[tuple[StepLimits, ...], ...]  # sizes of plans by `Output`, smallest first
     n_decode_tokens: int  # tokens of one sequence in a step: its own and its drafts
-    patch_width: int = 0  # numbers in a row that its tower reads; 0: it reads texts alone
     rows: RowFacts = NO_ROW_SLOTS  # row slots that its steps read
     has_axes: bool = False  # rope turns tokens by positions of several axes
 

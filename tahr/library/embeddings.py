@@ -150,7 +150,7 @@ class EmbeddingJob:
             sink = partial(self._take, i)
             item = self._items[i]
             if isinstance(item, ImageRows):
-                self.sequences.append(self._engine.submit_image(item.values, sink))
+                self.sequences.append(self._engine.submit_image(item.source, sink))
             else:
                 self.sequences.append(self._submit_text(i, item, sink))
 
@@ -162,7 +162,7 @@ class EmbeddingJob:
         """The next states of an item; the next item is queued when it has all."""
         self._poolers[i](states)
         item = self._items[i]
-        if self._poolers[i].holds(item.values if isinstance(item, ImageRows) else item):
+        if isinstance(item, ImageRows) or self._poolers[i].holds(item):
             self._submit_next()
 
     @property

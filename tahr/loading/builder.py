@@ -31,9 +31,9 @@ from tahr.loading.capacity import (
     cache_pages,
     step_sizes,
 )
-from tahr.loading.images import image_reader, with_images
+from tahr.loading.images import image_reader
 from tahr.loading.memory_plan import plan_memory
-from tahr.loading.row_inputs import RowInputs, add_tower, extras_of, make_row_store, row_slots
+from tahr.loading.row_inputs import RowInputs, add_tower, extras_of, inputs_of, make_row_store, row_slots
 from tahr.loading.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
 from tahr.loading.sizing import plan_of, summary
 from tahr.loading.speculation import (
@@ -103,6 +103,7 @@ def build_engine(
     memory for so many full texts. `n_row_tokens` is how many tokens of a step may have rows, see `SchedulerLimits`.
     With `row_inputs` prompts may have rows in place of embeddings.
     """
+    row_inputs = row_inputs or inputs_of(decoder)
     rows = make_row_store(backend, decoder, row_inputs) if row_inputs else None
     planned = plan_memory(backend, decoder, config, draft, whole_texts)
     config = planned.config
@@ -121,8 +122,6 @@ def build_engine(
         whole_texts=decoder.config.embeds_whole,
     )
     limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, n_pages_per_seq, n_groups=len(groups))
-    if decoder.tower:
-        sizes, limits = with_images(sizes, limits, decoder.tower, config.page_size)
     limits = replace(limits, extras=extras_of(decoder)) if rows else limits
     layers_of_groups = tuple(group.layers for group in groups)
     kv = backend.kv_store(
@@ -131,7 +130,9 @@ def build_engine(
     executor = LocalExecutor(backend, decoder, kv, limits, n_vocab, n_decode_tokens, rows=rows)
     if row_inputs:
         add_tower(executor, row_inputs)
-    scheduler = make_scheduler(config, capacity, groups, sizes, planned.n_in_flight, row_slots(rows) if rows else None)
+    scheduler = make_scheduler(
+        config, capacity, groups, sizes, planned.n_in_flight, row_slots(rows) if row_inputs else None
+    )
     n_pages = " + ".join(map(str, capacity.n_pages))
     note = f"KV: {n_pages} pages of {config.page_size} tokens in {dtype}, {capacity.kv_bytes / 1e6:.0f} MB at most"
     speculator = make_speculator(config, draft, executor, scheduler)

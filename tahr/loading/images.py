@@ -1,18 +1,13 @@
-"""Additions for a model that embeds images: the reader of its checkpoint, and steps that hold an image."""
+"""The reader of images that a checkpoint describes."""
 
-from dataclasses import replace
 from pathlib import Path
 
-from tahr.backends.api import StepLimits
 from tahr.config import EngineConfig
-from tahr.engine.scheduling.work import SchedulerLimits
 from tahr.errors import UnsupportedModel
 from tahr.images.limits import ImageLimits
 from tahr.images.processors import ImageProcessor, open_processor
 from tahr.images.reading import ImageReader
-from tahr.kv.pages import pages_for
 from tahr.models.config.record import VisionConfig
-from tahr.models.parts.image_tower import ImageTower
 
 
 def image_reader(directory: Path | None, vision: VisionConfig | None, config: EngineConfig) -> ImageReader | None:
@@ -46,16 +41,3 @@ def check_patches(processor: ImageProcessor, vision: VisionConfig) -> None:
 
 def n_patches(size: tuple[int, int], patch_size: int) -> int:
     return (size[0] // patch_size) * (size[1] // patch_size)
-
-
-def with_images(
-    sizes: SchedulerLimits, limits: StepLimits, tower: ImageTower, page_size: int
-) -> tuple[SchedulerLimits, StepLimits]:
-    """Steps that hold an image, which may be longer than any text of the model."""
-    sizes = replace(
-        sizes,
-        prefill_chunk=max(sizes.prefill_chunk, tower.n_most),
-        n_prefill_tokens=max(sizes.n_prefill_tokens, tower.n_most),
-    )
-    n_pages = max(limits.n_pages_per_seq, pages_for(tower.n_most, page_size))
-    return sizes, replace(limits, n_tokens=sizes.n_tokens, n_pages_per_seq=n_pages)

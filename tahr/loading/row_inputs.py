@@ -18,15 +18,21 @@ ROW_NUMBER_BYTES = 4
 class RowInputs:
     """Memory for rows and for the steps that compute them."""
 
-    n_bytes: int  # memory of row slots
+    n_bytes: int | None  # memory of row slots; None: the model reads none, and the host takes what a tower makes
     tower: Tower | None = None  # None: rows come from the host
-    tower_tokens: int = 4096  # tokens of a tower's step, and of the longest input
     tower_inputs: int = 16  # inputs of a tower's step
 
 
-def make_row_store(backend: Backend, decoder: Decoder, inputs: RowInputs) -> RowStore:
+def inputs_of(decoder: Decoder) -> RowInputs | None:
+    """Memory for the steps of a model's own tower, if it has one."""
+    return RowInputs(None, decoder.tower) if decoder.tower else None
+
+
+def make_row_store(backend: Backend, decoder: Decoder, inputs: RowInputs) -> RowStore | None:
     """Row slots, up to the memory they may take."""
     backend.check_rows()
+    if inputs.n_bytes is None:
+        return None
     n_slots = inputs.n_bytes // (ROW_NUMBER_BYTES * decoder.row_width)
     if n_slots < 1:
         raise ConfigError(f"{inputs.n_bytes} bytes hold no row of {decoder.row_width} numbers: give rows more memory.")
@@ -38,12 +44,12 @@ def extras_of(decoder: Decoder) -> int:
     return int(Extras.ROWS | Extras.ROPE if decoder.has_axes else Extras.ROWS)
 
 
-def row_slots(buffer: RowStore) -> RowSlots:
-    return RowSlots(buffer.n_slots, ROW_NUMBER_BYTES * buffer.width)
+def row_slots(buffer: RowStore | None) -> RowSlots:
+    return RowSlots(buffer.n_slots, ROW_NUMBER_BYTES * buffer.width) if buffer else RowSlots(0)
 
 
 def add_tower(executor: LocalExecutor, inputs: RowInputs) -> None:
     """Let the executor run the tower, if there is one."""
     if inputs.tower:
-        n = inputs.tower_tokens
+        n = inputs.tower.n_tokens
         executor.add_tower(inputs.tower, StepLimits(n, inputs.tower_inputs, n, pages_for(n, TOWER_PAGE)))

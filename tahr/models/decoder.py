@@ -7,11 +7,11 @@ from tahr.models.config.record import ModelConfig
 from tahr.models.config.rope import RopeConfig
 from tahr.models.parts.embedding import TokenEmbedding
 from tahr.models.parts.encoding import Encoding
-from tahr.models.parts.image_tower import ImageTower
 from tahr.models.parts.stages import Carried, check_stage
 from tahr.models.parts.stream import ForwardPass, ResidualStream
 from tahr.models.parts.sublayers import DecoderLayer
 from tahr.models.parts.text_head import TextHead
+from tahr.models.parts.tower import Tower
 from tahr.models.parts.weights import Weights
 from tahr.weights.watch import FileWatch
 
@@ -37,7 +37,7 @@ class Decoder:
         self.linears = w.counts.linears  # shapes of those that adapters may change
         self.encoding: Encoding | None = None  # the way from whole texts to vectors; None: the model generates
         self.text_head: TextHead | None = None
-        self.tower: ImageTower | None = None  # makes vectors of images
+        self.tower: Tower | None = None  # makes rows or vectors of images
         self.head: Linear | None = None
         if cfg.bidirectional or not cfg.generates:
             w.skip("lm_head.weight")
@@ -57,11 +57,6 @@ class Decoder:
     def forward(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         """The logits of `step.logit_rows`."""
         return self.logits(backend, self.hidden(backend, step, kv))
-
-    def vectors(self, backend: Backend, step: StepInputs, kv: KVStore, patches: Tensor) -> Tensor:
-        """The vectors of images whose last tokens are `step.logit_rows`."""
-        assert self.tower, "the model has no tower"
-        return self.tower(backend, step, kv, patches)
 
     def logits(self, backend: Backend, hidden: Tensor) -> Tensor:
         """The logits of hidden rows."""

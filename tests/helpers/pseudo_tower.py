@@ -55,7 +55,8 @@ class PseudoTower:
     width = WIDTH
     memory = KVShape(HEADS, WIDTH // HEADS)
 
-    def __init__(self, be: Backend, width_out: int):
+    def __init__(self, be: Backend, width_out: int, n_tokens: int):
+        self.n_tokens = n_tokens
         rng = np.random.default_rng(11)
         self.files = FileWatch([])
         self.parts = (self.first, self.last)
@@ -119,8 +120,8 @@ def row_engine(
     """An engine whose model reads rows, on the backend of a number."""
     be = backend(name, deterministic=True, number=number)
     decoder = story_decoder(path, name, number)
-    made = PseudoTower(be, decoder.row_width) if tower else None
-    inputs = RowInputs(4 * decoder.row_width * n_slots, made, tower_tokens)
+    made = PseudoTower(be, decoder.row_width, tower_tokens) if tower else None
+    inputs = RowInputs(4 * decoder.row_width * n_slots, made)
     config = EngineConfig(**{"context_size": 256, "page_size": 8, **options})  # type: ignore[arg-type]
     device = LateBackend(be) if late and not be.overlaps else be
     other = Draft("itself", decoder) if draft else None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -72,6 +73,7 @@ class CpuBackend(RowOps):
         self.pool = native.Pool(self.n_threads)
         self._sampler = NativeSampler(self.isa, self.pool)
         self._eager = self._queue = Queue(self.isa)
+        self._arenas: WeakValueDictionary[int, Arena] = WeakValueDictionary()  # keys are the inputs of live plans
 
     # ---- memory -----------------------------------------------------------------------------------------------
 
@@ -167,7 +169,7 @@ class CpuBackend(RowOps):
             self._eager.clear()
 
     def record(self, step: Callable[[], Tensor], inputs: StepInputs) -> Plan:
-        queue = Queue(self.isa)
+        queue = Queue(self.isa, self._shared_arena(inputs))
         before = self._queue
         self._queue = queue
         try:
@@ -175,6 +177,13 @@ class CpuBackend(RowOps):
         finally:
             self._queue = before
         return CpuPlan(queue, self.pool, result)
+
+    def _shared_arena(self, inputs: StepInputs) -> Arena:
+        """Plans on the same inputs run one after the other: all but their results may share memory."""
+        key = id(inputs.counts)
+        arena = self._arenas.get(key) or Arena()
+        self._arenas[key] = arena
+        return arena
 
     # ---- sampling ---------------------------------------------------------------------------------------------
 

@@ -24,7 +24,8 @@ class MemoryBlock:
 
 
 class Arena:
-    """Blocks of one queue. Ops run in the order they were enqueued, so a block is free once its last reader is in."""
+    """Blocks of queues that run one after the other. Ops run in the order they were enqueued, so a block is free once
+    its last reader is in."""
 
     def __init__(self) -> None:
         self._free: list[MemoryBlock] = []

@@ -23,9 +23,9 @@ def new_tape(isa: str) -> native.Tape:
 class Queue:
     """Ops waiting to be run, with everything their structs point at."""
 
-    def __init__(self, isa: str):
+    def __init__(self, isa: str, arena: Arena | None = None):
         self.tape = new_tape(isa)
-        self.arena = Arena()
+        self.arena = arena or Arena()
         self.kept: dict[int, object] = {}
         self.tables: list[tuple[StepInputs, Weight]] = []
         self.turn = object()  # a new one each time the queue is cleared

@@ -208,7 +208,7 @@ class SequenceMemory:
     def _enqueue(self, seq: Sequence) -> None:
         """Let a sequence wait in the queue, or first for the rows that it reads."""
         queue = self.queues[seq.output]
-        if self.rows and seq.rows.spans:
+        if self.rows and (seq.rows.spans or seq.source):
             queue.join(seq)
             self.rows.add(seq)
         else:

@@ -22,16 +22,17 @@ class RowMemory:
         self.slots = slots
         self.wanted: deque[tuple[bytes, RowSource]] = deque()  # contents to compute
         self._n_reused = n_reused
-        self._waiting: dict[int, Sequence] = {}  # sequences by id, the first come first
+        self.for_host: dict[int, Sequence] = {}  # sequences whose rows are for the host, by id, the first come first
+        self._waiting: dict[int, Sequence] = {}  # likewise, those that wait for rows
         self._held: dict[int, list[bytes]] = {}  # digests by the id of the sequence
 
     @property
     def n_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self.for_host)
 
     def add(self, seq: Sequence) -> None:
-        """Let a sequence wait that is not to be queued before its rows are there."""
-        self._waiting[seq.id] = seq
+        """Let a sequence wait that is not to be queued before its rows are there, or not at all."""
+        (self.for_host if seq.source else self._waiting)[seq.id] = seq
 
     def take_ready(self) -> list[Sequence]:
         """The sequences that need not wait any more."""
@@ -53,6 +54,7 @@ class RowMemory:
     def release(self, seq: Sequence) -> None:
         """Give back what a sequence holds or waits for."""
         self._waiting.pop(seq.id, None)
+        self.for_host.pop(seq.id, None)
         for digest in self._held.pop(seq.id, ()):
             self.slots.release(digest)
 

@@ -15,7 +15,6 @@ from tahr.kv.row_slots import RowSlots
 from tahr.kv.slots import StateSlots
 
 LAST_STEP = attrgetter("last_step")
-NOT_SAMPLED = (Output.HIDDEN, Output.VECTORS)
 PATIENCE = 16  # steps that a decoding sequence waits for others' prompts
 
 
@@ -34,8 +33,7 @@ class Scheduler(SequenceMemory):
         super().__init__(pools, limits, prefix, order, slots, row_slots)
         self.pace = PrefillPace(limits.mixed_s)
         self.n_steps = 0
-        others = limits.for_hidden_rows()
-        self._limits = {Output.LOGITS: limits, Output.HIDDEN: others, Output.VECTORS: others}
+        self._limits = {Output.LOGITS: limits, Output.HIDDEN: limits.for_hidden_rows()}
         self._last_output = Output.LOGITS
         self._at_checkpoint: list[Sequence] = []  # whose states are kept before the next step
 
@@ -53,7 +51,7 @@ class Scheduler(SequenceMemory):
         self._insert_states()
         if self.rows:
             self._queue_ready(self.rows)
-        if not any(self._n_running[output] or self.queues[output] for output in NOT_SAMPLED):
+        if not (self._n_running[Output.HIDDEN] or self.queues[Output.HIDDEN]):
             return self._schedule_output(Output.LOGITS, self.running)
         turns = sorted(Output, key=lambda output: (output - self._last_output - 1) % len(Output))
         for output in turns:

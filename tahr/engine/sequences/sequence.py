@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tahr.config import SamplingParams
 from tahr.engine.sequences.adapter_stack import NO_STACK, AdapterStack
-from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows
+from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows, RowSource
 from tahr.engine.sequences.stats import RequestStats
 from tahr.errors import GenerateError, TahrError
 from tahr.executor.output import Output
@@ -92,7 +92,7 @@ class Sequence:
     output: Output = Output.LOGITS
     first_row: int = NO_ROW  # rows from this position on are wanted, besides the last one
     sink: Callable[[Any], None] | None = None  # takes the rows, where no tokens are sampled from them
-    patches: Any = None  # rows of an image, which is computed whole, one for each token
+    source: RowSource | None = None  # input of a tower whose rows go to `sink`, in place of what tokens give
     stays: bool = False  # open: waits for more tokens with nothing left to compute, until it is closed
     swapped_out: bool = False  # idle, without its pages: not queued again before its owner needs it
     n_owned: int = 0  # pages up to this token may be written: nobody else needs them

@@ -1,10 +1,11 @@
 """Steps that compute the rows sequences wait for: a part of the tower at a time, for as many inputs as a step holds."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from tahr.backends.api import Extras, Ints
+from tahr.backends.api import Extras, Floats, Ints
 from tahr.engine.scheduling.row_memory import RowMemory
 from tahr.engine.sequences.prompt_rows import RowSource
 from tahr.engine.sequences.sequence import Sequence
@@ -13,7 +14,15 @@ from tahr.executor.protocol import TOWER, Executor, StepRequest, TowerFacts
 from tahr.kv.pages import pages_for
 
 EXTRAS = int(Extras.ROWS | Extras.ROPE | Extras.TARGETS)
-Content = tuple[bytes, RowSource]
+Computed = list[tuple[Sequence, Floats]]
+
+
+class WantedRows(NamedTuple):
+    """An input, and where its rows go: to the slots of a content, or to the host for a sequence."""
+
+    source: RowSource
+    digest: bytes = b""
+    sequence: Sequence | None = None
 
 
 class RowSteps:
@@ -23,53 +32,80 @@ class RowSteps:
         self.executor = executor
         self.rows = rows
         self._tower = TowerBatch(executor, executor.tower) if executor.tower else None
-        self._at_work: list[Content] = []
+        self._at_work: list[WantedRows] = []
 
     @property
     def has_work(self) -> bool:
-        return bool(self._at_work or self.rows.wanted)
+        return bool(self._at_work or self.rows.wanted or self.rows.for_host)
 
-    def run(self) -> None:
-        """Run one step; nothing happens if nobody waits any more for what was wanted."""
-        if not self._at_work:
+    def run(self) -> Computed:
+        """Run one step; what it computed for the host. Nothing is run that nobody waits for any more."""
+        if not any(map(self._is_wanted, self._at_work)):
             self._at_work = self._next()
             if self._tower and self._at_work:
-                self._tower.begin([source for _, source in self._at_work])
+                self._tower.begin([each.source for each in self._at_work])
         if not self._at_work:
-            return
-        if self._tower is None:
+            return []
+        made: list[Floats] | None = []
+        if self._tower:
+            made = self._tower.run_part([self._targets(each) for each in self._at_work])
+        else:
             self._put(self._at_work)
-        elif not self._tower.run_part([self.rows.slots.targets(digest) for digest, _ in self._at_work]):
-            return
-        for digest, _ in self._at_work:
-            self.rows.slots.ready(digest)
+        return [] if made is None else self._hand_on(made)
+
+    def _hand_on(self, made: list[Floats]) -> Computed:
+        """Declare ready the inputs that were at work; `made` are their rows, if any are for the host."""
+        done = self._at_work
         self._at_work = []
+        for each in done:
+            if each.digest:
+                self.rows.slots.ready(each.digest)
+        return [(each.sequence, rows) for each, rows in zip(done, made, strict=False) if each.sequence]
 
     def give_up(self) -> list[Sequence]:
         """Stop computing what failed; returns the sequences that wait for it."""
-        lost = [digest for digest, _ in self._at_work]
+        lost = self._at_work
         self._at_work = []
-        return self.rows.waiting_for(lost)
+        for_host = [each.sequence for each in lost if each.sequence and not each.sequence.done]
+        return self.rows.waiting_for([each.digest for each in lost if each.digest]) + for_host
 
-    def _put(self, contents: Iterable[Content]) -> None:
-        for digest, source in contents:
-            self.executor.put_rows(self.rows.slots.targets(digest), source.values)
+    def _put(self, contents: Iterable[WantedRows]) -> None:
+        for each in contents:
+            self.executor.put_rows(self.rows.slots.targets(each.digest), each.source.values)
 
-    def _next(self) -> list[Content]:
-        """The contents wanted first, as many as a step holds."""
-        found: list[Content] = []
+    def _targets(self, each: WantedRows) -> list[int] | None:
+        """The slots of an input's rows; None: they are for the host."""
+        return None if each.sequence else self.rows.slots.targets(each.digest)
+
+    def _is_wanted(self, each: WantedRows) -> bool:
+        return not each.sequence.done if each.sequence else self.rows.still_wanted(each.digest)
+
+    def _next(self) -> list[WantedRows]:
+        """The inputs wanted first, as many as a step holds."""
+        found: list[WantedRows] = []
         n_left = self._tower.limits.n_tokens if self._tower else 1
         n_seqs = self._tower.limits.n_seqs if self._tower else 1
+        for each in self._wanted():
+            n_left -= len(each.source.values)
+            if len(found) == n_seqs or (found and n_left < 0):
+                break
+            found.append(each)
+            if each.digest:
+                self.rows.wanted.popleft()
+        return found
+
+    def _wanted(self) -> Iterator[WantedRows]:
+        """Rows that prompts wait for, the first one also first in their queue; then those for the host."""
         wanted = self.rows.wanted
-        while wanted and len(found) < n_seqs:
+        while wanted:
             digest, source = wanted[0]
             if self.rows.still_wanted(digest):
-                n_left -= len(source.values)
-                if found and n_left < 0:
-                    break
-                found.append((digest, source))
-            wanted.popleft()
-        return found
+                yield WantedRows(source, digest)
+            else:
+                wanted.popleft()
+        for seq in self.rows.for_host.values():
+            assert seq.source
+            yield WantedRows(seq.source, sequence=seq)
 
 
 class TowerBatch:
@@ -120,25 +156,34 @@ class TowerBatch:
         step.page_table[0, i, :n_pages] = np.arange(page, page + n_pages)
         step.slot_mapping[0, at : at + n] = page * size + places
 
-    def run_part(self, targets: list[list[int]]) -> bool:
-        """Run the next part; whether it was the last, which wrote each input's rows to its slots, if any."""
+    def run_part(self, targets: list[list[int] | None]) -> list[Floats] | None:
+        """Run the next part; None unless it was the last.
+
+        That one wrote each input's rows to its slots, if any. Where an input has None in place of slots, the rows of
+        all are for the host, and are returned.
+        """
         step = self._inputs
         is_last = self._part == self._facts.n_parts - 1
         written = self._targets(targets) if is_last else step.row_of[: step.n_tokens]
         step.row_target[: len(written)] = written
         counts = (step.n_tokens, step.n_rows, step.n_seqs, self._n_most)
         bucket = self._sizes.choose(self._part, 0, counts, EXTRAS)
-        request = StepRequest(0, TOWER, self._part, bucket, extras=EXTRAS)
+        request = StepRequest(0, TOWER, self._part, bucket, wants_rows=is_last and None in targets, extras=EXTRAS)
+        rows = self._run(request)
+        self._part += 1
+        if not is_last:
+            return None
+        return [] if rows is None else np.split(rows, np.cumsum(self._n_outputs)[:-1])
+
+    def _run(self, request: StepRequest) -> Floats | None:
         self._sizes.ran(request.plan)
         try:
-            self._executor.collect(self._executor.launch(request))
+            return self._executor.collect(self._executor.launch(request)).rows
         except BaseException:
             self._sizes.failed(request.plan)
             raise
-        self._part += 1
-        return is_last
 
-    def _targets(self, targets: list[list[int]]) -> Ints:
+    def _targets(self, targets: list[list[int] | None]) -> Ints:
         """By row that comes out, the slot it goes to."""
         slots = [slot for n, each in zip(self._n_outputs, targets, strict=True) for slot in each or [-1] * n]
         return np.array(slots, np.int32)

@@ -5,8 +5,6 @@ from collections.abc import Sequence as ListOf
 from time import perf_counter
 from typing import NamedTuple
 
-import numpy as np
-
 from tahr.backends.api import Floats
 from tahr.engine.sampling.sampler import Sampler
 from tahr.engine.sampling.sampling_state import Sample
@@ -78,7 +76,6 @@ class Steps:
             sends_rows,
             wants_rows,
             page_copies=work.copies,
-            patches=np.concatenate([seq.patches for seq in work.sequences]) if output is Output.VECTORS else None,
             extras=extras,
         )
 

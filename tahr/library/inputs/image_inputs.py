@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tahr.backends.api import Floats
+from tahr.engine.sequences.prompt_rows import RowSource
 from tahr.errors import ConfigError
 from tahr.images.reading import ImageReader
 from tahr.library.inputs.arguments import short
@@ -25,7 +26,7 @@ NO_IMAGES = "This model reads texts alone: leave the images out, or choose one t
 class ImageRows:
     """An image as a tower reads it."""
 
-    values: Floats  # [n, width], a row per patch and perhaps one more
+    source: RowSource  # a row per patch and perhaps one more; its vector is made of the last
     n_patches: int
 
 
@@ -40,7 +41,12 @@ class ImageInputs:
         """One image, in any of the forms that are taken."""
         patches = self.reader(opened(image, self.reader.limits.max_image_bytes))
         values = input_rows(patches.values, patches.n_high, patches.n_wide, self.config)
-        return ImageRows(values, len(patches.values))
+        return ImageRows(whole_image(values), len(patches.values))
+
+
+def whole_image(values: Floats) -> RowSource:
+    """Input of a tower that gives one row: what becomes of the last of these."""
+    return RowSource(values, np.array([len(values) - 1], np.int32))
 
 
 def opened(image: Any, most_bytes: int) -> Any:

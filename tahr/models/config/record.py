@@ -196,9 +196,5 @@ class ModelConfig:
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """How much of a text every layer has to remember; 0: all of it, as an encoder needs while it reads the text.
-
-        The memory of a tower comes last.
-        """
-        of_layers = tuple(0 if self.bidirectional else kind.window for kind in self.kinds)
-        return (*of_layers, 0) if self.vision else of_layers
+        """How much of a text every layer has to remember; 0: all of it, as an encoder needs while it reads the text."""
+        return tuple(0 if self.bidirectional else kind.window for kind in self.kinds)

@@ -7,6 +7,7 @@ from tahr.backends.api import Backend, KVShape, KVStore, StepInputs, Tensor
 from tahr.weights.watch import FileWatch
 
 Part = Callable[[Backend, StepInputs, KVStore], Tensor]
+PART_PRODUCTS = 10**10  # products of numbers in a part: of a step that is full, on two cores, a tenth of a second
 
 
 class Tower(Protocol):
@@ -15,16 +16,24 @@ class Tower(Protocol):
     Its steps hold whole inputs, each a sequence of the step, so that attention ends where an input does. A part of its
     layers runs at a time, so that a long input does not keep steps of texts waiting. Each part takes its rows with
     `take_rows`, and what it makes of them goes on with `store_rows`: to the next part, and from the last one to the
-    decoder. The last part may give fewer rows than tokens: `step.logit_rows` names the first token of each.
+    decoder. The last part may give fewer rows than tokens: `step.logit_rows` names a token of each. Where these are
+    vectors for the host, it returns them and stores nothing.
 
     All layers use the memory of one, layer 0 of the store: it holds the tokens of a step, and no page outlives it.
     """
 
     width_in: int  # numbers of an input row
     width: int  # numbers of a row between two parts, at least as many as the last one gives
+    n_tokens: int  # tokens of a step: as many as the longest input has, or more
     memory: KVShape  # memory of a layer for a token
     files: FileWatch  # files that steps read
 
     @property
     def parts(self) -> Sequence[Part]:
         """Runs of its layers, in order."""
+
+
+def runs_of_layers(n_layers: int, n_products: int) -> list[range]:
+    """Layers by part, given the products of a layer in a step: as many as are done in about a tenth of a second."""
+    n = max(1, PART_PRODUCTS // n_products)
+    return [range(first, min(first + n, n_layers)) for first in range(0, n_layers, n)]

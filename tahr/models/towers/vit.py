@@ -1,6 +1,7 @@
 """A vision transformer: patches of an image in, one vector out."""
 
 from collections.abc import Callable
+from functools import partial
 
 from tahr.backends.api import Backend, KVShape, KVStore, LayerMemory, StepInputs, Tensor
 from tahr.models.config.record import ModelConfig, VisionConfig
@@ -9,16 +10,19 @@ from tahr.models.parts.attention import Attention
 from tahr.models.parts.mlp import PlainMLP
 from tahr.models.parts.stream import ForwardPass, NormedInput, ResidualStream
 from tahr.models.parts.sublayers import DecoderLayer
+from tahr.models.parts.tower import Part, runs_of_layers
 from tahr.models.parts.weights import Weights
+from tahr.weights.watch import FileWatch
 
 PLACE = "vision"  # prefix of a tower's tensors
+STEP_TOKENS = 1024  # tokens of several small images
 
 
 class TowerPass(ForwardPass):
-    """One in which all layers use the same memory, the last of the store, one after the other."""
+    """One in which all layers use the same memory, one after the other."""
 
     def memory(self, layer: int) -> LayerMemory:
-        return LayerMemory(self.step, self.kv, len(self.kv.layout.layers) - 1)
+        return LayerMemory(self.step, self.kv, 0)
 
 
 class VisionTower:
@@ -26,8 +30,11 @@ class VisionTower:
 
     def __init__(self, cfg: VisionConfig, w: Weights):
         layers = cfg.layers
+        self.config = cfg
+        self.files = FileWatch([])
         self.width_in = cfg.row_width
-        self.n_most = max(cfg.n_most_patches, cfg.n_positions)
+        self.width = layers.width
+        self.n_tokens = max(cfg.n_most_patches, cfg.n_positions, STEP_TOKENS)
         self.memory = KVShape(layers.n_heads, layers.head_dim)
         self.patch = w.linear("patch", layers.width, cfg.row_width, cfg.patch_bias)
         self.positions = None if cfg.resized else w.matrix("positions.weight", cfg.n_positions, layers.width)
@@ -36,20 +43,32 @@ class VisionTower:
         self.head = ProbeHead(cfg, w) if cfg.head == "probe" else ClassHead(cfg, w)
         self._ropes = {kind.rope: make_rope(layers, kind.rope) for kind in layers.kinds}
 
-    def __call__(self, backend: Backend, step: StepInputs, kv: KVStore, patches: Tensor) -> Tensor:
+    @property
+    def parts(self) -> list[Part]:
+        """Runs of its layers."""
+        layers = self.config.layers
+        products = layers.width * (4 * layers.width + 2 * layers.ffn_width + 2 * self.n_tokens)
+        return [partial(self._run, each) for each in runs_of_layers(layers.n_layers, self.n_tokens * products)]
+
+    def _run(self, layers: range, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         run = TowerPass(backend, step, kv, self._ropes)
-        stream = ResidualStream(backend, self.embedded(backend, step, patches), 1.0)
+        rows = backend.take_rows(step, self.width) if layers.start else self.embedded(backend, step)
+        stream = ResidualStream(backend, rows, 1.0)
         last = self.layers[-1]
-        for layer in self.layers:
+        for layer in self.layers[layers.start : layers.stop]:
             layer.attention(run, stream)
             if layer is last and self.head.reads_one_row:
                 stream.gather_rows(step)
             layer.mlp(run, stream)
-        return self.head(run, stream)
+        if layers.stop == len(self.layers):
+            return self.head(run, stream)
+        rows = stream.normed(None)
+        backend.store_rows(rows, step)
+        return rows
 
-    def embedded(self, backend: Backend, step: StepInputs, patches: Tensor) -> Tensor:
+    def embedded(self, backend: Backend, step: StepInputs) -> Tensor:
         """The input of the first layer."""
-        rows = backend.linear(patches, self.patch)
+        rows = backend.linear(backend.take_rows(step, self.width_in), self.patch)
         if self.positions:
             rows = backend.add(rows, backend.embed_positions(self.positions, step))
         return self.norm.apply(backend, rows) if self.norm else rows
@@ -99,9 +118,7 @@ def with_tower(decoder: Decoder, cfg: ModelConfig, w: Weights) -> Decoder:
     """A model of texts with the tower of its configuration, which adapters do not change."""
     assert cfg.vision, "the configuration has no tower"
     decoder.linears = dict(decoder.linears)
-    tower = VisionTower(cfg.vision, w.at(PLACE).of(cfg.vision.layers))
-    decoder.tower = tower
-    decoder.memory = (*decoder.memory, tower.memory)
+    decoder.tower = VisionTower(cfg.vision, w.at(PLACE).of(cfg.vision.layers))
     return decoder
 
 
