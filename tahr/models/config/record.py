@@ -109,11 +109,12 @@ class VisionConfig:
         return 3 * self.patch_size**2 + (self.n_positions if self.resized else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """A decoder in numbers. Multipliers are 1 and softcaps 0 where a family has none."""
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """How large a model is, and of which layers."""
 
     family: str
+    guess: str = ""  # reason for the family, where the file did not name it
     n_layers: int
     width: int
     n_heads: int
@@ -121,44 +122,73 @@ class ModelConfig:
     head_dim: int
     ffn_width: int
     n_vocab: int
-    norm_eps: float
     max_context: int
     kinds: tuple[LayerKind, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig:
+    """How tokens see each other. A softcap is 0 where a family has none."""
+
     attn_scale: float
-    activation: Activation = "silu"
+    attn_softcap: float = 0.0
+    attn_scaling: AttentionScaling | None = None
     rope_style: RopeStyle = "halves"
-    tied: bool = False
+    alibi: float = 0.0  # the steepest slope is 2^-alibi per head; 0: none
     qkv_bias: bool = False
     out_bias: bool = False
+    qkv_clip: float = 0.0  # queries, keys and values are held within +-this; 0: not
+    unit_norms: bool = False  # queries and keys are normed head by head, without gains
+    latent: LatentConfig | None = None
+    n_kv_shared: int = 0  # last layers that read the keys and values of earlier ones
+    bidirectional: bool = False  # an encoder: tokens see those after them too, and no text is generated
+
+
+@dataclass(frozen=True, kw_only=True)
+class SublayerConfig:
+    """The parts of a layer beside attention, and how they are added up."""
+
+    activation: Activation = "silu"
     mlp_bias: bool = False
+    parallel: bool = False  # the sublayers of a layer read the same rows
+    residual_scale: float = 1.0
+    moe: MoeConfig | None = None
+    delta: DeltaConfig | None = None
+    mamba: StateSpaceSizes | None = None  # sizes of state space layers
+    per_layer_width: int = 0  # width of an input that every layer reads beside the stream; 0: none
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormConfig:
+    """The norms of all layers."""
+
+    norm_eps: float
     norm_kind: Literal["rms", "layer"] = "rms"
     norm_bias: bool = False
     norm_offset: float = 0.0  # added to every stored norm gain
+    final_norm: bool = True  # a norm follows the last layer
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndConfig:
+    """Both ends of the layers: the embedding and the head. Multipliers are 1 where a family has none."""
+
+    tied: bool = False
     embed_scale: float = 1.0
-    residual_scale: float = 1.0
-    logit_scale: float = 1.0
-    attn_softcap: float = 0.0
-    logit_softcap: float = 0.0
-    parallel: bool = False  # the sublayers of a layer read the same rows
-    alibi: float = 0.0  # the steepest slope is 2^-alibi per head; 0: none
-    qkv_clip: float = 0.0  # queries, keys and values are held within +-this; 0: not
-    attn_scaling: AttentionScaling | None = None
-    unit_norms: bool = False  # queries and keys are normed head by head, without gains
     n_positions: int = 0  # rows of a learned table
     first_position: int = 0  # rows of that table before the one of position 0, where a file has them
-    moe: MoeConfig | None = None
-    delta: DeltaConfig | None = None
-    latent: LatentConfig | None = None
-    mamba: StateSpaceSizes | None = None  # sizes of state space layers
-    per_layer_width: int = 0  # width of an input that every layer reads beside the stream; 0: none
-    n_kv_shared: int = 0  # last layers that read the keys and values of earlier ones
-    bidirectional: bool = False  # an encoder: tokens see those after them too, and no text is generated
-    generates: bool = True  # text; models that embed or score texts need no head
-    final_norm: bool = True  # a norm follows the last layer
-    n_labels: int = 0  # classes of a text classifier; 0: it is none
     paired_types: bool = False  # tokens of a pair's second text are other rows of the table than those of the first
+    logit_scale: float = 1.0
+    logit_softcap: float = 0.0
+    generates: bool = True  # text; models that embed or score texts need no head
+    n_labels: int = 0  # classes of a text classifier; 0: it is none
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(ModelShape, AttentionConfig, SublayerConfig, NormConfig, EndConfig):
+    """A decoder in numbers, flat, so that a family states what differs in one `replace`."""
+
     vision: VisionConfig | None = None
-    guess: str = ""  # reason for the family, where the file did not name it
 
     def __post_init__(self) -> None:
         for wrong, sentence in self.complaints():
