@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "text": {"errors", "regular_file"},
     "hub": {"errors", "regular_file"},
     "images": {"errors", "models.config", "models.files"},
+    "speech": {"errors"},
     "kv": {"errors"},
     "offload": {"errors", "weights", "regular_file"},
     "backends": {"errors", "regular_file", "weights", "offload", "_native", "_vulkan", "collector"},
@@ -65,7 +66,7 @@ ALLOWED: dict[str, set[str]] = {
     "__init__": {"errors", "config", "library"},
     "__main__": {"cli"},
 }
-ONLY = {"torch": "backends/cuda", "triton": "backends/cuda", "PIL": "images"}
+ONLY = {"torch": "backends/cuda", "triton": "backends/cuda", "PIL": "images", "av": "speech/audio"}
 NATIVE = ("_native", "_vulkan")  # modules of C++
 # What those above an executor may know of the op interface: arrays, and the sizes and inputs of steps.
 ABOVE = ("engine", "generation", "library", "server")
