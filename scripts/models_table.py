@@ -19,6 +19,7 @@ import gguf  # noqa: E402
 import encoder_cases  # noqa: E402
 import model_cases  # noqa: E402
 import model_files  # noqa: E402
+import speech_cases  # noqa: E402
 import vision_cases  # noqa: E402
 from tahr.models.family import Family  # noqa: E402
 from tahr.models.loader.registry import ARCHITECTURES, FAMILIES  # noqa: E402
@@ -32,12 +33,13 @@ Every family runs on every backend: `reference` (NumPy), `cpu` (C++) and `cuda` 
 model of each family gives the logits of transformers to 1e-4 in f32, from safetensors and, where a column says so,
 from GGUF (`tests/models/test_models.py`, `tests/models/test_encoders.py`, `tests/models/test_towers.py`); a recorded
 plan equals eager ops (`tests/models/test_plan.py`); on a GPU the same in bf16 (`tests/cuda/test_cuda.py`). What embeds
-images has no plans of its tower yet, and was not run on a GPU. Hybrids (layers with a state) are also served batched,
+images was not run on a GPU; what reads recordings (`tests/models/test_whisper.py`, to 2e-4) runs on `reference` and
+`cpu` alone, and is refused by name elsewhere. Hybrids (layers with a state) are also served batched,
 chunked, preempted, forked and from snapshots as they run alone (`tests/models/test_families.py`).
 `lines` is about the length of the family's file, divided by the families in it; shared parts (attention, experts,
 mixers) are not counted.
 
-| family | `model_type` | GGUF architecture | embeds images | tiny models compared | of them from GGUF | file | lines |
+| family | `model_type` | GGUF architecture | beside texts | tiny models compared | of them from GGUF | file | lines |
 |---|---|---|---|---|---|---|---|
 """
 TAIL = """
@@ -77,13 +79,19 @@ def cases() -> list[tuple[str, str, bool]]:
     """(case, model_type, whether its GGUF is compared too) of every tiny model."""
     decoders = [(name, config, name not in model_cases.NO_GGUF) for name, config in model_cases.CASES.items()]
     encoders = [(name, config, True) for name, config in encoder_cases.CASES.items()]
-    towers = [(name, config, False) for name, config in vision_cases.CASES.items()]
+    towers = [(name, config, False) for name, config in [*vision_cases.CASES.items(), *speech_cases.CASES.items()]]
     return [(name, str(config["model_type"]), has_gguf) for name, config, has_gguf in decoders + encoders + towers]
+
+
+def beside_texts(types: list[str]) -> str:
+    """What families of these types read besides texts, if anything."""
+    told = {"images": vision_cases.CASES, "recordings": speech_cases.CASES}
+    return next((what for what, found in told.items() if any(c["model_type"] in types for c in found.values())), "")
 
 
 def architectures(family: str, types: list[str]) -> list[str]:
     """What the GGUFs of a family say they are; nothing where there are none."""
-    if any(config["model_type"] in types for config in vision_cases.CASES.values()):
+    if beside_texts(types):
         return []
     told = [
         gguf.MODEL_ARCH_NAMES[model_files.ARCHITECTURES[kind]] for kind in types if kind in model_files.ARCHITECTURES
@@ -99,10 +107,10 @@ def rows() -> Iterator[str]:
         arches = architectures(family, types)
         tested = [(name, has_gguf) for name, kind, has_gguf in cases() if kind in types]
         path, lines = files[family]
+        where = path.relative_to(ROOT)
         counts = f"{len(tested)} | {sum(has_gguf for _, has_gguf in tested)}"
         names = " | ".join(", ".join(f"`{kind}`" for kind in kinds) for kinds in (types, arches))
-        images = "yes" if any(config["model_type"] in types for config in vision_cases.CASES.values()) else ""
-        yield f"| {family} | {names} | {images} | {counts} | `{path.relative_to(ROOT)}` | {round(lines, -1):.0f} |"
+        yield f"| {family} | {names} | {beside_texts(types)} | {counts} | `{where}` | {round(lines, -1):.0f} |"
 
 
 def page() -> str:

@@ -28,7 +28,9 @@ def check_prompt_rows(
     if sum(contents.values()) > n_slots:
         raise ConfigError(f"The prompt reads {sum(contents.values())} rows, but there is memory for {n_slots}: cut it.")
     for digest, source in rows.sources.items():
-        check_source(source, contents[digest], facts.rows.width, tower)
+        check_source(source, facts.rows.n_each or contents[digest], facts.rows.width, tower)
+    if rows.seen_by_all != bool(facts.rows.n_each):
+        raise ConfigError("This model reads rows in places of its prompt, which all tokens cannot look at.")
     if rows.rope_positions is not None:
         check_rope(rows.rope_positions, n_prompt, facts)
 

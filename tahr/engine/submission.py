@@ -108,7 +108,7 @@ class Submission:
         self._check_tokens(tokens, self.facts.n_logits)
         self._check_length(len(tokens))
         self._check_rows(rows, len(tokens))
-        if rows and stays:
+        if rows and stays and not rows.seen_by_all:
             raise ConfigError("A session's text reads no rows of images or speech: submit them with a request.")
         stack = lora if isinstance(lora, AdapterStack) else self.adapters.stack(lora)
         seq = self.row_sequence(list(tokens), sink, output, first_row, stays, stack)
@@ -175,6 +175,8 @@ class Submission:
             )
 
     def _check_rows(self, rows: PromptRows, n_prompt: int) -> None:
+        if self.facts.rows.n_each and not rows.seen_by_all:
+            raise ConfigError("This model writes down recordings: use transcribe, or choose a model that chats.")
         if rows:
             slots = self.scheduler.rows and self.scheduler.rows.slots
             check_prompt_rows(rows, n_prompt, self.facts, self.tower_facts, slots.n_slots if slots else 0)

@@ -87,7 +87,8 @@ class LocalExecutor(LocalSampling):
 
     def add_tower(self, tower: Tower, limits: StepLimits) -> None:
         """Run steps of a tower too, which compute rows that the model reads, or vectors for the host."""
-        made = self.executed[TOWER] = make_tower(self.backend, tower, limits, self.executed[0].inputs.rows)
+        main = self.executed[0]
+        made = self.executed[TOWER] = make_tower(self.backend, tower, limits, main.inputs.rows, main.kv)
         buckets = tuple(map(tuple, made.buckets))
         self.tower = TowerFacts(len(tower.parts), made.inputs.limits, buckets, tower.width_in, TOWER_PAGE)
 
@@ -165,6 +166,8 @@ def facts_of(model: ExecutedDecoder) -> DecoderFacts:
     """A model in numbers."""
     decoder = model.decoder
     rows = model.inputs.rows
+    row_facts = RowFacts(rows.n_slots, rows.width) if rows else NO_ROW_SLOTS
+    audio = decoder.config.audio
     return DecoderFacts(
         n_vocab=model.n_vocab,
         n_logits=decoder.config.n_vocab,
@@ -174,6 +177,6 @@ def facts_of(model: ExecutedDecoder) -> DecoderFacts:
         has_states=model.kv.layout.n_slots > 1,
         buckets=tuple(map(tuple, model.buckets)),
         n_decode_tokens=model.n_decode_tokens,
-        rows=RowFacts(rows.n_slots, rows.width) if rows else NO_ROW_SLOTS,
+        rows=row_facts._replace(n_each=audio.n_rows) if audio else row_facts,
         has_axes=decoder.has_axes,
     )

@@ -122,9 +122,11 @@ def make_model(
     )
 
 
-def make_tower(backend: Backend, tower: Tower, limits: StepLimits, targets: RowStore | None) -> ExecutedModel:
+def make_tower(
+    backend: Backend, tower: Tower, limits: StepLimits, targets: RowStore | None, memory: KVStore
+) -> ExecutedModel:
     """A tower without plans. Its parts hand on rows in the slots that they read; the last one writes `targets`, if a
-    model reads what it makes."""
+    model reads what it makes, or layers of the model's memory."""
     limits = replace(limits, n_rows=limits.n_tokens, extras=int(Extras.ROWS | Extras.ROPE | Extras.TARGETS))
     n_pages = pages_for(limits.n_tokens, TOWER_PAGE) + limits.n_seqs
     layout = MemoryLayout((tower.memory,), (n_pages,), TOWER_PAGE, backend.passing_kv_dtype)
@@ -134,7 +136,7 @@ def make_tower(backend: Backend, tower: Tower, limits: StepLimits, targets: RowS
     return ExecutedModel(
         files=tower.files,
         kv=backend.kv_store(layout),
-        inputs=replace(backend.step_inputs(limits), rows=rows, target_rows=targets),
+        inputs=replace(backend.step_inputs(limits), rows=rows, target_rows=targets, target_memory=memory),
         buckets=(sizes,) * len(tower.parts),
         forwards=(*(writing(part, rows) for part in inner), last),
     )

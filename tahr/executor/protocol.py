@@ -54,6 +54,7 @@ class RowFacts(NamedTuple):
 
     n_slots: int
     width: int
+    n_each: int = 0  # rows of an input, whose keys and values a slot holds; 0: it holds a row
 
 
 NO_ROW_SLOTS = RowFacts(0, 0)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tahr.kv.pages import PagePool
+from tahr.kv.pages import PagePool, pages_for
 
 
 class RowSpan(NamedTuple):
@@ -24,6 +24,26 @@ class RowSpan(NamedTuple):
         return self.begin + self.rows
 
 
+class InputPages(NamedTuple):
+    """The pages of inputs whose rows all tokens of a sequence look at: a slot has as many as an input needs."""
+
+    n_rows: int  # rows of an input
+    page_size: int
+
+    @property
+    def n_pages(self) -> int:
+        return pages_for(self.n_rows, self.page_size)
+
+    def of(self, slot: int) -> range:
+        """The pages of a slot."""
+        return range(slot * self.n_pages, (slot + 1) * self.n_pages)
+
+    def places(self, slot: int) -> range:
+        """Where the rows of an input lie that has a slot."""
+        begin = slot * self.n_pages * self.page_size
+        return range(begin, begin + self.n_rows)
+
+
 @dataclass(slots=True)
 class StoredRows:
     """The slots of one content, in the order of its rows."""
@@ -40,8 +60,9 @@ class RowSlots:
     Like pages, slots that were given back while a step is in flight are not taken again before it has landed.
     """
 
-    def __init__(self, n_slots: int, row_bytes: int = 0):
+    def __init__(self, n_slots: int, row_bytes: int = 0, pages: InputPages | None = None):
         self.n_slots = n_slots
+        self.pages = pages  # pages of a slot that holds a whole input; None: a slot holds one row
         self.row_bytes = row_bytes  # only to report how much is stored
         self.n_dropped = 0  # contents
         self._pool = PagePool(n_slots, page_size=1)
@@ -80,6 +101,8 @@ class RowSlots:
     def targets(self, digest: bytes) -> list[int]:
         """Where rows go that are being computed; nowhere, if nobody has waited for them."""
         found = self._stored.get(digest)
+        if found and self.pages:
+            return [place for slot in found.slots for place in self.pages.places(slot)]
         return found.slots if found else []
 
     def ready(self, digest: bytes) -> None:

@@ -33,7 +33,7 @@ from tahr.loading.capacity import (
 )
 from tahr.loading.images import image_reader
 from tahr.loading.memory_plan import plan_memory
-from tahr.loading.row_inputs import RowInputs, add_tower, extras_of, inputs_of, make_row_store, row_slots
+from tahr.loading.row_inputs import RowInputs, add_tower, extras_of, inputs_of, make_row_store, slots_for
 from tahr.loading.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
 from tahr.loading.sizing import plan_of, summary
 from tahr.loading.speculation import (
@@ -113,7 +113,8 @@ def build_engine(
     capacity = planned.capacity
     n_decode_tokens = planned.n_decode_tokens
     sizes = step_sizes(config, capacity)
-    n_pages_per_seq = pages_for(capacity.context_size, config.page_size)
+    n_input_rows = max((group.n_rows for group in groups), default=0)
+    n_pages_per_seq = pages_for(max(capacity.context_size, n_input_rows), config.page_size)
     sizes = replace(
         sizes,
         n_row_tokens=n_row_tokens or sizes.n_row_tokens,
@@ -130,9 +131,8 @@ def build_engine(
     executor = LocalExecutor(backend, decoder, kv, limits, n_vocab, n_decode_tokens, rows=rows)
     if row_inputs:
         add_tower(executor, row_inputs)
-    scheduler = make_scheduler(
-        config, capacity, groups, sizes, planned.n_in_flight, row_slots(rows) if row_inputs else None
-    )
+    slots = slots_for(rows, groups, capacity.n_inputs, config.page_size) if row_inputs else None
+    scheduler = make_scheduler(config, capacity, groups, sizes, planned.n_in_flight, slots)
     n_pages = " + ".join(map(str, capacity.n_pages))
     note = f"KV: {n_pages} pages of {config.page_size} tokens in {dtype}, {capacity.kv_bytes / 1e6:.0f} MB at most"
     speculator = make_speculator(config, draft, executor, scheduler)
@@ -157,6 +157,7 @@ def make_scheduler(
     pools = [
         PagePool(n, config.page_size, group.window, n_in_flight, group.page_bytes)
         for n, group in zip(capacity.n_pages, groups, strict=True)
+        if not group.n_rows
     ]
     slots = StateSlots(capacity.n_slots - capacity.n_checkpoints - 1) if capacity.slot_bytes else None
     cache = prefix_cache(config, capacity, pools, slots)
@@ -166,8 +167,9 @@ def make_scheduler(
 def prefix_cache(
     config: EngineConfig, capacity: Capacity, pools: list[PagePool], slots: StateSlots | None
 ) -> PrefixCache | None:
-    """None if it is switched off, or if texts could never be continued because no state is kept."""
-    if not config.prefix_cache or (slots and not capacity.n_checkpoints):
+    """None if it is switched off, or if texts could never be continued because no state is kept; what is said in a
+    recording is written once."""
+    if not config.prefix_cache or (slots and not capacity.n_checkpoints) or capacity.n_inputs:
         return None
     checkpoints = StateCheckpoints(slots, capacity.n_checkpoints, capacity.slot_bytes) if slots else None
     return PrefixCache(pools, cache_pages(config, capacity), checkpoints, config.cache_max_tokens)

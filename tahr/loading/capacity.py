@@ -6,13 +6,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 
-from tahr.backends.api import Backend, KVShape, LayerShape, StateShape, StepDefaults
+from tahr.backends.api import Backend, CrossShape, KVShape, LayerShape, StateShape, StepDefaults
 from tahr.config import EngineConfig
 from tahr.engine.scheduling.work import SchedulerLimits
 from tahr.errors import ConfigError
 from tahr.kv.pages import most_held, pages_for
 
 STATE_SHARE = 4
+INPUT_SHARE = 2
 CHECKPOINT_SHARE = 8  # checkpoints of states take at most this part of the memory
 MOST_CHECKPOINTS = 64
 USUAL = StepDefaults()
@@ -25,6 +26,11 @@ class KVGroup:
     window: int
     layers: tuple[int, ...]
     page_bytes: int
+    n_rows: int = 0  # rows of an input that its layers look at, in place of the text; 0: they look at the text
+
+    def input_bytes(self, page_size: int) -> int:
+        """Bytes of an input in all layers."""
+        return pages_for(self.n_rows, page_size) * self.page_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,7 @@ class Capacity:
     # state slots, if any layer has a state: the null slot, one for every batch place, and the checkpoints
     n_slots: int = 1
     n_checkpoints: int = 0  # states that the prefix cache may keep
+    n_inputs: int = 0  # inputs, such as recordings, that sequences may look at
     slot_bytes: int = 0  # all layers together
     note: str = ""  # remark for the user about the result
 
@@ -47,16 +54,22 @@ class Capacity:
 
 
 def kv_groups(shapes: ListOf[LayerShape], windows: ListOf[int], page_size: int, dtype: str) -> list[KVGroup]:
-    """Layers with pages by their windows, the widest first: those that see everything lead, if there are any."""
-    paged = {i: shape for i, shape in enumerate(shapes) if isinstance(shape, KVShape)}
+    """Layers with pages by their windows, the widest first: those that see everything lead, if there are any. Those
+    that look at inputs are the last group."""
+    crossed = {i: shape for i, shape in enumerate(shapes) if isinstance(shape, CrossShape)}
+    paged = {i: shape for i, shape in enumerate(shapes) if isinstance(shape, KVShape) and i not in crossed}
     members = {
         window: tuple(i for i in paged if windows[i] == window)
         for window in sorted({windows[i] for i in paged}, key=lambda window: window or inf, reverse=True)
     }
-    return [
+    groups = [
         KVGroup(window, layers, sum(page_size * paged[i].token_bytes(dtype) for i in layers))
         for window, layers in members.items()
     ]
+    if crossed:
+        page_bytes = sum(page_size * shape.token_bytes(dtype) for shape in crossed.values())
+        groups.append(KVGroup(0, tuple(crossed), page_bytes, max(shape.n_rows for shape in crossed.values())))
+    return groups
 
 
 def state_bytes(shapes: ListOf[LayerShape]) -> int:
@@ -130,6 +143,10 @@ def measure(
             f"The states of {n_places(config)} sequences need {n_slots * slot_bytes / 1e6:.0f} MB, but only "
             f"{budget / 1e6:.0f} MB may be used: lower max_batch_size."
         )
+    inputs = [group for group in groups if group.n_rows]
+    groups = [group for group in groups if not group.n_rows]
+    n_inputs = most_inputs(config, inputs, budget)
+    budget -= sum(n_inputs * group.input_bytes(config.page_size) for group in inputs)
     n_checkpoints = checkpoints(config, groups, budget - n_slots * slot_bytes, slot_bytes) if slot_bytes else 0
     n_slots += n_checkpoints
     budget -= n_slots * slot_bytes
@@ -143,8 +160,23 @@ def measure(
     fitting = context if n_fitting == n_full else n_fitting * config.page_size
     note = "" if fitting == context else f"context cut from {context} to {fitting} tokens to fit the free memory"
     n_pages = share_out(config, groups, n_fitting, budget)
-    page_bytes = tuple(group.page_bytes for group in groups)
-    return Capacity(fitting, n_pages, page_bytes, n_slots, n_checkpoints, slot_bytes, note)
+    n_pages += tuple(n_inputs * pages_for(group.n_rows, config.page_size) for group in inputs)
+    page_bytes = tuple(group.page_bytes for group in [*groups, *inputs])
+    return Capacity(
+        fitting, n_pages, page_bytes, n_slots, n_checkpoints, n_inputs=n_inputs, slot_bytes=slot_bytes, note=note
+    )
+
+
+def most_inputs(config: EngineConfig, inputs: ListOf[KVGroup], budget: int) -> int:
+    """How many inputs there is memory for: one for each place of a batch, in at most a part of the memory."""
+    if not inputs:
+        return 0
+    n_bytes = sum(group.input_bytes(config.page_size) for group in inputs)
+    if n_bytes > budget:
+        raise ConfigError(
+            f"A recording needs {n_bytes / 1e6:.0f} MB of KV memory, but only {budget / 1e6:.0f} MB may be used."
+        )
+    return min(n_places(config), max(1, budget // INPUT_SHARE // n_bytes))
 
 
 def checkpoints(config: EngineConfig, groups: ListOf[KVGroup], budget: int, slot_bytes: int) -> int:

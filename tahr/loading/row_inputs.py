@@ -1,5 +1,6 @@
 """Row slots and a tower, for an engine whose model reads rows of images or speech."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tahr.backends.api import Backend, Extras, RowStore, StepLimits
@@ -7,7 +8,8 @@ from tahr.errors import ConfigError
 from tahr.executor.local import LocalExecutor
 from tahr.executor.plans import TOWER_PAGE
 from tahr.kv.pages import pages_for
-from tahr.kv.row_slots import RowSlots
+from tahr.kv.row_slots import InputPages, RowSlots
+from tahr.loading.capacity import KVGroup
 from tahr.models.decoder import Decoder
 from tahr.models.parts.tower import Tower
 
@@ -44,7 +46,11 @@ def extras_of(decoder: Decoder) -> int:
     return int(Extras.ROWS | Extras.ROPE if decoder.has_axes else Extras.ROWS)
 
 
-def row_slots(buffer: RowStore | None) -> RowSlots:
+def slots_for(buffer: RowStore | None, groups: Sequence[KVGroup], n_inputs: int, page_size: int) -> RowSlots:
+    """Slots of rows; or of inputs, where the last group of layers looks at these."""
+    if n_inputs:
+        inputs = groups[-1]
+        return RowSlots(n_inputs, inputs.input_bytes(page_size), InputPages(inputs.n_rows, page_size))
     return RowSlots(buffer.n_slots, ROW_NUMBER_BYTES * buffer.width) if buffer else RowSlots(0)
 
 

@@ -41,6 +41,7 @@ from tahr.backends.api.lora import (
 from tahr.backends.api.memory import (
     KV_BLOCK,
     NULL_SLOT,
+    CrossShape,
     KVShape,
     KVStore,
     LayerMemory,
@@ -102,6 +103,7 @@ __all__ = [
     "AttentionSpec",
     "Backend",
     "Bytes",
+    "CrossShape",
     "DeltaNet",
     "Doubles",
     "EndedCopy",

@@ -49,6 +49,16 @@ class KVShape:
 
 
 @dataclass(frozen=True, slots=True)
+class CrossShape(KVShape):
+    """Storage of one layer for one row of an input that all tokens of a sequence look at, none of which are its own.
+
+    An input has `n_rows` rows, whose keys and values an encoder stores once.
+    """
+
+    n_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StateShape:
     """Storage of one layer for one sequence of any length: an f32 array, such as the state of a recurrence.
 

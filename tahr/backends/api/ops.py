@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from tahr.backends.api.memory import KVShape, LayerMemory
 from tahr.backends.api.recording import Recording
 from tahr.backends.api.step import StepInputs
 from tahr.backends.api.tensors import Floats, JoinedLinears, Linear, Rows, Tensor, Vector, Weight
+from tahr.errors import UnsupportedModel
 
 Net = TypeVar("Net", DeltaNet, StateSpace)
 
@@ -32,6 +33,8 @@ class Ops(Recording):
 
     Recurrent ones have default bodies that compute on the host.
     """
+
+    stores_cross: ClassVar[bool] = False  # steps read where `store_cross` stores from arrays of the host
 
     def check_attention(self, spec: AttentionSpec, shape: KVShape, n_heads: int) -> None:
         """Refuse, when a model is loaded, a layer whose attention this backend cannot compute."""
@@ -51,6 +54,21 @@ class Ops(Recording):
     @abstractmethod
     def embed_positions(self, table: Weight, step: StepInputs) -> Tensor:
         """Row `positions[t]` of the table, dequantised exactly: [n_tokens, n_cols]."""
+
+    def check_cross(self) -> None:
+        """Refuse, when a model is loaded, one whose tokens look at rows of an encoder, where this backend cannot."""
+        if not self.stores_cross:
+            raise UnsupportedModel(
+                f"This model's tokens look at the rows of a recording, which the {self.name} backend does not have "
+                "yet: choose the cpu backend, or another model."
+            )
+
+    def store_cross(self, keys: Tensor, values: Tensor, rotation: Rotation, memory: LayerMemory) -> None:
+        """The key and value of row i go to the place `step.row_target[i]` of a layer of `step.target_memory`, each as
+        `rope_and_cache` stores it."""
+        step = memory.step
+        places = np.broadcast_to(step.row_target, (memory.group + 1, len(step.row_target)))
+        self.rope_and_cache([keys, keys, values], rotation, replace(memory, step=replace(step, slot_mapping=places)))
 
     def check_rows(self) -> None:
         """Refuse, when a model is loaded, one that reads or writes row slots, where this backend cannot."""

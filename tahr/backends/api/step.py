@@ -87,6 +87,8 @@ class StepInputs:
     rope_positions: Ints = field(default_factory=no_ints)  # [N_AXES, n_tokens]
     rows: RowStore | None = None
     target_rows: RowStore | None = None
+    # Memory of layers where an encoder stores keys and values of its rows, each at the place that `row_target` names.
+    target_memory: Any = None  # a `KVStore`
 
     @staticmethod
     def empty(limits: StepLimits) -> "StepInputs":

@@ -62,6 +62,7 @@ class CpuBackend(RowOps):
     file_stamp = staticmethod(native.file_stamp)  # Python makes twenty objects of what it asks the system
     kv_dtypes = tuple(KV_TYPES)
     page_order = "heads"
+    stores_cross = True
     passing_kv_dtype = "f32"  # the pages of a step stay in the caches, and need no conversion
 
     def __init__(self, n_threads: int | None = None):

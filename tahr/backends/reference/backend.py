@@ -58,6 +58,7 @@ class ReferenceBackend(Backend):
     name = "reference"
     summary = "reference: NumPy, slow on purpose"
     kv_dtypes = ("f32", "f16", "q8_0")
+    stores_cross = True
 
     # ---- memory -----------------------------------------------------------------------------------------------
 

@@ -106,6 +106,8 @@ class SequenceMemory:
             self._release(child)
             self._enqueue(child)
             return
+        if self.rows and child.rows.seen_by_all:
+            self.rows.share(child)
         child.tables = [table.fork() for table in parent.tables]
         child.computed = child.scheduled = parent.computed
         parent.n_owned = 0  # the page it writes to is shared from now on

@@ -58,6 +58,11 @@ class RowMemory:
         for digest in self._held.pop(seq.id, ()):
             self.slots.release(digest)
 
+    def share(self, seq: Sequence) -> None:
+        """Hold for a fork what its parent holds."""
+        is_held = self._hold(seq, 0)
+        assert is_held, "rows that are held need no more slots"
+
     def still_wanted(self, digest: bytes) -> bool:
         """Whether a sequence waits for rows that are not there."""
         return not self.slots.is_ready(digest) and any(digest in held for held in self._held.values())

@@ -175,7 +175,7 @@ class Scheduler(SequenceMemory):
                 n_decoded += n
             elif samples:
                 seq.enter(decoding)
-                if self.rows:
+                if self.rows and not seq.rows.seen_by_all:
                     self.rows.release(seq)
             else:
                 seq.stats.chunk_ends.append((end, perf_counter()))

@@ -31,6 +31,8 @@ class PromptRows:
     spans: tuple[RowSpan, ...] = ()
     sources: Mapping[bytes, RowSource] = field(default_factory=dict)
     rope_positions: "Ints | None" = None  # [N_AXES, n_prompt]; None: the places of tokens. They follow from the rest.
+    # All tokens look at the rows of an input, those to come too: its span is the prompt's first token.
+    seen_by_all: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.spans) or self.rope_positions is not None
@@ -43,7 +45,7 @@ class PromptRows:
 
     def contents(self, n_computed: int) -> dict[bytes, int]:
         """Rows that a text reads after its first tokens: their number by digest."""
-        return {span.digest: span.rows for span in self.spans if span.end > n_computed}
+        return {span.digest: span.rows for span in self.spans if self.seen_by_all or span.end > n_computed}
 
     def salted(self, salt: str) -> "PromptRows":
         """A copy whose rows are shared only under this salt."""
@@ -51,7 +53,7 @@ class PromptRows:
             return self
         spans = tuple(span._replace(digest=salted(span.digest, salt)) for span in self.spans)
         sources = {salted(digest, salt): source for digest, source in self.sources.items()}
-        return PromptRows(spans, sources, self.rope_positions)
+        return PromptRows(spans, sources, self.rope_positions, self.seen_by_all)
 
     def within(self, begin: int, end: int) -> Iterator[RowSpan]:
         """The spans that touch these places."""
@@ -60,6 +62,11 @@ class PromptRows:
 
 def salted(digest: bytes, salt: str) -> bytes:
     return blake2b(digest + salt.encode(), digest_size=len(digest)).digest()
+
+
+def rows_of_input(digest: bytes, source: RowSource) -> PromptRows:
+    """Rows that all tokens of a text look at."""
+    return PromptRows((RowSpan(0, 1, digest),), {digest: source}, seen_by_all=True)
 
 
 NO_ROWS = PromptRows()

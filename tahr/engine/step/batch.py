@@ -40,15 +40,17 @@ class TableRows:
 class Batch:
     """Writes step inputs. What depends only on how many tokens and rows each sequence has is kept while that is so."""
 
-    def __init__(self, step: StepInputs, page_size: int, has_states: bool = False):
+    def __init__(self, step: StepInputs, page_size: int, has_states: bool = False, n_groups: int | None = None):
         self.step = step
         self.page_size = page_size
         self._has_states = has_states
-        self._tables = [TableRows(group, rows) for group, rows in enumerate(step.page_table)]
+        self._page_table = step.page_table[:n_groups]  # without groups that look at inputs
+        self._slot_mapping = step.slot_mapping[:n_groups]
+        self._tables = [TableRows(group, rows) for group, rows in enumerate(self._page_table)]
         self._ids = step.ids.data
         self._positions = step.positions.data
-        self._seq_lens = [lengths.data for lengths in step.seq_lens]
-        self._slots = [slots.data for slots in step.slot_mapping]
+        self._seq_lens = [lengths.data for lengths in step.seq_lens[:n_groups]]
+        self._slots = [slots.data for slots in self._slot_mapping]
         self.seq_lens: list[int] = []  # the step's sequence lengths
         self.n_most = 0  # the most tokens that one sequence has in the step
         self._n = 0  # tokens of the last step
@@ -104,7 +106,7 @@ class Batch:
         positions = begins if n == len(begins) else begins[owners] + self._offsets
         step.positions[:n] = positions
         places, offsets = np.divmod(positions, self.page_size)
-        step.slot_mapping[:, :n] = step.page_table[:, owners, places] * self.page_size + offsets
+        self._slot_mapping[:, :n] = self._page_table[:, owners, places] * self.page_size + offsets
 
     def _fill_few(self, sequences: ListOf[Sequence], begins: ListOf[int], counts: ListOf[int]) -> None:
         """Fill in plain Python: right after a step NumPy's code is out of the caches, and costs more than this."""

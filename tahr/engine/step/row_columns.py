@@ -1,4 +1,5 @@
-"""Writes which rows the tokens of a step read in place of embeddings, and the positions that rope turns them by."""
+"""Writes which rows the tokens of a step read in place of embeddings, and the positions that rope turns them by; or
+the pages of the input that they look at."""
 
 from itertools import accumulate
 
@@ -9,6 +10,28 @@ from tahr.kv.row_slots import RowSlots
 
 ROWS = int(Extras.ROWS)
 ROPE = int(Extras.ROPE)
+
+
+class CrossColumns:
+    """The page table of the group whose layers look at inputs, the last one."""
+
+    def __init__(self, step: StepInputs, slots: RowSlots):
+        assert slots.pages
+        self._slots = slots
+        self._pages = slots.pages
+        self._table = step.page_table[-1]
+        self._seen = [-1] * len(self._table)
+        step.seq_lens[-1] = self._pages.n_rows
+
+    def fill(self, work: StepWork) -> int:
+        """Let row i name the pages of what sequence i looks at; only changes are written."""
+        for i, seq in enumerate(work.sequences):
+            (span,) = seq.rows.spans
+            (slot,) = self._slots.slots(span.digest)
+            if slot != self._seen[i]:
+                self._table[i, : self._pages.n_pages] = self._pages.of(slot)
+                self._seen[i] = slot
+        return 0
 
 
 class RowColumns:

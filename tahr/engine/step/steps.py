@@ -12,7 +12,7 @@ from tahr.engine.scheduling.work import StepWork
 from tahr.engine.step.adapter_rows import AdapterRows
 from tahr.engine.step.batch import Batch
 from tahr.engine.step.in_flight import InFlight
-from tahr.engine.step.row_columns import RowColumns
+from tahr.engine.step.row_columns import CrossColumns, RowColumns
 from tahr.engine.step.sample_plan import SamplePlan
 from tahr.engine.step.sizes import StepSizes
 from tahr.executor.output import Output
@@ -39,9 +39,11 @@ class Steps:
         self.inputs = executor.inputs(model)
         self.sizes = StepSizes(facts.buckets, facts.n_decode_tokens)
         self.sampler = Sampler(executor, facts.n_vocab, is_draft=model > 0)
-        self._batch = Batch(self.inputs, executor.facts.memory.page_size, facts.has_states)
+        crossed = rows is not None and rows.pages is not None
+        n_groups = len(self.inputs.page_table) - crossed
+        self._batch = Batch(self.inputs, executor.facts.memory.page_size, facts.has_states, n_groups)
         self._adapter_rows: AdapterRows | None = None
-        self._row_columns = RowColumns(self.inputs, rows) if rows else None
+        self._row_columns = (CrossColumns if crossed else RowColumns)(self.inputs, rows) if rows else None
         self._samples: SamplePlan | None = None
         self._n_requests = 0
 

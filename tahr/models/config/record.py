@@ -109,6 +109,19 @@ class VisionConfig:
         return 3 * self.patch_size**2 + (self.n_positions if self.resized else 0)
 
 
+@dataclass(frozen=True, slots=True)
+class AudioConfig:
+    """The encoder of a model that writes down what is said in a recording."""
+
+    layers: "ModelConfig"
+    n_bins: int  # bands of a frame's spectrum
+    n_rows: int  # rows that the frames of a recording become, two frames each
+
+    @property
+    def n_frames(self) -> int:
+        return 2 * self.n_rows
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
     """How large a model is, and of which layers."""
@@ -189,6 +202,7 @@ class ModelConfig(ModelShape, AttentionConfig, SublayerConfig, NormConfig, EndCo
     """A decoder in numbers, flat, so that a family states what differs in one `replace`."""
 
     vision: VisionConfig | None = None
+    audio: AudioConfig | None = None
 
     def __post_init__(self) -> None:
         for wrong, sentence in self.complaints():

@@ -46,6 +46,7 @@ from tahr.models.files.hf import read_hf
 from tahr.models.towers.chinese_clip import CHINESE_CLIP
 from tahr.models.towers.clip import CLIP
 from tahr.models.towers.siglip import SIGLIP, SIGLIP2
+from tahr.models.towers.whisper import WHISPER
 from tahr.weights.tensor import HostTensor
 
 # Keys are the `model_type` of config.json; some GGUF architectures have the same names.
@@ -109,6 +110,7 @@ FAMILIES: dict[str, Family] = {
     "chinese_clip": CHINESE_CLIP,
     "siglip": SIGLIP,
     "siglip2": SIGLIP2,
+    "whisper": WHISPER,
 }
 # GGUF architectures that have other names than the `model_type` of the same family.
 ARCHITECTURES: dict[str, Family] = {

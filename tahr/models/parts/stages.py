@@ -25,6 +25,8 @@ def kv_source(cfg: ModelConfig, layer: int) -> int:
 
 def legal_cuts(cfg: ModelConfig) -> list[int]:
     """The layers that a stage other than the first may begin with: no layer from there on reads keys before it."""
+    if cfg.audio:
+        return []  # an encoder stores keys and values in all layers at once
     sources = [kv_source(cfg, layer) for layer in range(cfg.n_layers)]
     return [cut for cut in range(1, cfg.n_layers) if min(sources[cut:]) >= cut]
 

@@ -188,6 +188,11 @@ class Weights:
         given = (self.tensors, self.backend, self.progress, self.prefix, self.counts)
         return Weights(config, *given, homes=self.homes)
 
+    def numbered(self, config: ModelConfig) -> "Weights":
+        """View of these tensors for layers of other numbers, which are rounded like the model's."""
+        given = (self.tensors, self.backend, self.progress, self.prefix, self.counts, self.change)
+        return Weights(config, *given, homes=self.homes)
+
     def matrix(self, name: str, n_rows: int, n_cols: int) -> Weight:
         """The matrix `name`."""
         return self.give(name, self.find(name, (n_rows, n_cols)))
