@@ -1,5 +1,6 @@
 """Pages of a GPU elsewhere: gathered exactly, behind steps and before those that follow, in bounded pinned memory."""
 
+import threading
 from collections.abc import Iterator
 from time import sleep
 from typing import Any
@@ -17,7 +18,7 @@ on_device = pytest.mark.skipif(cuda_presence.interprets(), reason="the interpret
 
 SHAPES = [KVShape(2, 32), KVShape(1, 64), KVShape(3, 96)]
 N_PAGES = 40
-BUSY_CYCLES = 100_000_000  # some 50 ms of the device
+N_WARM = 2  # copies until every buffer that pages pass through is there
 
 
 @pytest.fixture
@@ -47,10 +48,23 @@ def clear(kv: KVStore) -> None:
 
 
 def warmed(be: Backend, kv: KVStore) -> PageIO:
-    """Its kernels are compiled, its memory is there: what follows takes none of the host's time."""
-    io = be.page_io(kv)
-    io.load([0], 0, io.store([0]).collect()).collect()
+    """Its kernels are compiled, its memory is there and none is being locked: calls that follow never wait."""
+    io = be.page_io(kv, pinned_bytes=kv.n_bytes)
+    for _ in range(N_WARM):
+        kv.layers[0][:, 0] = 0.0
+        kv.layers[0][:, 0].clone().copy_(kv.layers[0][:, 0])
+        io.load([0], 0, io.store([0]).collect()).collect()
     return io
+
+
+def gates(n: int) -> list[Any]:
+    """Gates of the device, whose host locks no memory any more."""
+    from device_gate import Gate
+
+    for thread in threading.enumerate():
+        if thread.name == "tahr-pinning":
+            thread.join()
+    return [Gate() for _ in range(n)]
 
 
 def same(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
@@ -93,25 +107,28 @@ def test_long_copies_travel_in_parts(be: Backend) -> None:
 
 @on_device
 def test_steps_before_and_after_see_what_they_should(be: Backend) -> None:
-    """The device is busy, so that every copy is enqueued long before what it must wait for."""
-    import torch
-
+    """The host holds the steps back, so that every copy is enqueued long before what it must wait for."""
     kv = filled(be, "f16", 32)
     io, layer = warmed(be, kv), kv.layers[0]
-    torch.cuda._sleep(BUSY_CYCLES)
+    first, second, third = gates(3)
+    seen_before = layer[:, 3].clone()
+    first.close()
     layer[:, 3] = 3.0  # a step before
     stored = io.store([3])
     layer[:, 3] = 4.0  # a step after
     assert not stored.done()
+    first.open()
     content = stored.collect()
     assert stored.done() and (layer[:, 3] == 4).all()
-    torch.cuda._sleep(BUSY_CYCLES)
-    seen_before = layer[:, 3].clone()
+    second.close()
+    seen_before.copy_(layer[:, 3])
     loaded = io.load([3], 0, content)
-    torch.cuda._sleep(BUSY_CYCLES)
-    meanwhile = torch.cuda.current_stream().record_event()
+    third.close()
+    assert not loaded.done()
+    second.open()
     while not loaded.done():  # behind the step before, not behind the one enqueued after
-        assert not meanwhile.query()
+        assert not third.has_ended()
+    third.open()
     loaded.collect()
     assert (seen_before == 4).all() and (layer[:, 3] == 3).all()
 
@@ -124,11 +141,14 @@ def test_a_collected_load_is_seen_without_waiting_on_the_host(be: Backend) -> No
     io, before = warmed(be, kv), be.read_pages(kv, [5])
     content = io.store([5]).collect()
     clear(kv)
-    torch.cuda._sleep(BUSY_CYCLES)
+    (gate,) = gates(1)
+    copy = kv.layers[0][:, 5].clone()
+    gate.close()
     ticket = io.load([5], 0, content)
     ticket.collect()
+    copy.copy_(kv.layers[0][:, 5])
     assert not ticket.done()
-    copy = kv.layers[0][:, 5].clone()
+    gate.open()
     same(be.read_pages(kv, [5]), before)
     assert torch.equal(copy.view(torch.int16), kv.layers[0][:, 5].view(torch.int16))  # some are not numbers
 

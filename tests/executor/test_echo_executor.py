@@ -149,7 +149,8 @@ def test_adapter_rows_of_a_step_that_was_never_launched_are_sent_again(
 
 
 def test_bytes_are_decoded_where_a_machine_adds_to_python(tmp_path: Path) -> None:
-    """Systems have a module that every interpreter imports: it is none that the records need."""
-    (tmp_path / "sitecustomize.py").write_text("")
+    """Systems have modules that every interpreter imports: they are none that the records need."""
+    (tmp_path / "sitecustomize.py").write_text("import only_here")
+    (tmp_path / "only_here.py").write_text("")
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     subprocess.run([sys.executable, str(PROGRAM)], env=environ, input=b"", check=True)

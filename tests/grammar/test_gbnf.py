@@ -2,13 +2,15 @@
 
 import random
 from time import process_time
+from typing import Any
 
 import pytest
-from llguidance import LLMatcher, LLTokenizer
 
 from tahr.errors import GrammarError
 from tahr.grammar.gbnf import translation as gbnf
 from tahr.grammar.gbnf.parser import parse, references
+
+llguidance = pytest.importorskip("llguidance")
 
 JSON = r"""
 root   ::= object
@@ -26,8 +28,8 @@ ws ::= | " " | "\n" [ \t]{0,20}
 NESTED = 'root ::= x\nx ::= "a" "b" "c" | "ab" "d" | "(" x ")"'  # greedy terminals would lose "abc"
 
 
-def matcher(lark: str) -> LLMatcher:
-    made = LLMatcher(LLTokenizer("byte"), lark, log_level=0)
+def matcher(lark: str) -> Any:
+    made = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), lark, log_level=0)
     assert not made.get_error()
     return made
 

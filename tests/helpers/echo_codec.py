@@ -1,12 +1,12 @@
-"""Steps, samples and results as bytes, and a process that decodes them and sends them back.
+"""Steps, samples and results as bytes, and what a process does that decodes them and sends them back.
 
-Run as a program it is that process. It knows the executor's records and NumPy: whatever else a step needed would be
-missing there.
+It knows the executor's records and NumPy: whatever else a step needed would be missing there.
 """
 
 import io
 import struct
 import sys
+from collections.abc import Set
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -18,12 +18,11 @@ from tahr.kv.tables import PageCopy
 RECORDS = {
     each.__name__: each for each in (LogitEdits, Logprobs, PageCopy, SampledTokens, SampleRows, StepRequest, StepResult)
 }
-# What records are made of: the interface of backends with the arrays it names, and no backend.
+# What records are made of: the interface of backends with the arrays and homes it names, and no backend.
 OURS = (
     *("tahr.backends.api", "tahr.backends.host", "tahr.backends.sampling", "tahr.executor.protocol"),
-    *("tahr.kv", "tahr.models.parts", "tahr.weights"),
+    *("tahr.kv", "tahr.models.parts", "tahr.offload.homes", "tahr.weights"),
 )
-OF_MACHINE = ("sitecustomize", "usercustomize")  # the interpreter imports them before any program
 SAMPLE_FIELDS = tuple(SampleRows.__dataclass_fields__)
 
 
@@ -81,21 +80,17 @@ def is_stranger(name: str) -> bool:
     """Whether a module is neither Python's nor NumPy's, nor one of ours that the records of an executor are made of."""
     package = name.partition(".")[0]
     if package != "tahr":
-        known = (*sys.stdlib_module_names, *OF_MACHINE, "__main__", "numpy")
+        known = (*sys.stdlib_module_names, "__main__", "numpy", __name__)
         return package not in known and not package.startswith("_")
     return name.count(".") > 1 and not name.startswith(OURS)
 
 
-def serve() -> None:
+def serve(of_machine: Set[str]) -> None:
     """Decode each message and send back what it says; end with the input."""
-    strangers = [name for name in sys.modules if is_stranger(name)]
+    strangers = [name for name in sys.modules.keys() - of_machine if is_stranger(name)]
     assert not strangers, f"the records of an executor import more than they need: {strangers}"
     while head := sys.stdin.buffer.read(8):
         value = read(io.BytesIO(sys.stdin.buffer.read(*struct.unpack("<q", head))))
         content = encoded(value)
         sys.stdout.buffer.write(struct.pack("<q", len(content)) + content)
         sys.stdout.buffer.flush()
-
-
-if __name__ == "__main__":
-    serve()

@@ -25,7 +25,7 @@ from tahr.executor.pages import LocalPages
 from tahr.executor.protocol import StepRequest, StepResult
 
 NONSENSE = 0x5A5A5A5A  # of no token, page or position
-PROGRAM = Path(__file__).with_name("echo_codec.py")
+PROGRAM = Path(__file__).with_name("echo_program.py")
 EXTRAS = {Extras.ROWS: "row_of", Extras.ROPE: "rope_positions", Extras.TARGETS: "row_target"}
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -22,8 +22,6 @@ from tahr.errors import ConfigError, CorruptFile, GenerateError, TahrError, Unsu
 from tahr.executor.plans import hidden_buckets
 from tahr.library.embeddings import MAX_QUEUED, EmbeddingOptions
 from tahr.models.loader import load, open_model
-from tahr.server.models.llm_engine import LlmEngine
-from tahr.server.models.pool import warm_up
 
 TEXTS = ["cat", "dog cat dog", "a b c d e f g", "zebra", "cat " * 40]
 
@@ -177,6 +175,10 @@ def test_beside_others(llm: LLM, folder: str) -> None:
 
 @pytest.mark.parametrize("case", ["bert", "bert_ranker"])
 def test_a_server_warms_encoders_up_without_generating(case: str, tmp_path: Path) -> None:
+    pytest.importorskip("msgspec")
+    from tahr.server.models.llm_engine import LlmEngine
+    from tahr.server.models.pool import warm_up
+
     async def warm() -> int:
         llm = AsyncLLM(str(write_encoder(tmp_path, case)), n_threads=1)
         try:
