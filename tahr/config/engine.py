@@ -81,6 +81,8 @@ class EngineConfig:
     max_image_bytes: int = 20_000_000
     max_image_pixels: int = 64_000_000
     decoded_image_bytes: int = 2**30
+    image_max_tokens: int = 4096  # tokens of one image in a chat: a larger one is shrunk
+    feature_cache_bytes: int = 2**29  # memory of what towers make of images
     spec_ngram: bool = False  # guess tokens from what followed the same words earlier in the text
     spec_draft: str | None = None  # guess tokens with a smaller model of the same vocabulary
     spec_tokens: int | None = None  # guesses of a sequence in one step, at most; None: 8 from the text, 4 from a model
@@ -109,6 +111,8 @@ class EngineConfig:
         "max_image_bytes": whole(1, 2**31),
         "max_image_pixels": whole(1, 2**28),
         "decoded_image_bytes": whole(1, 2**62),
+        "image_max_tokens": whole(4, 2**16),
+        "feature_cache_bytes": whole(1, 2**62),
         "spec_tokens": whole(1, 64),
     }
 

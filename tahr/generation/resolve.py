@@ -5,9 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from tahr.config import UNLIMITED_TOKENS, SamplingParams
+from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows
 from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.writer import Writer
 from tahr.errors import ConfigError, ContextExceeded
+from tahr.generation.pictures import PictureReader, Pictures, without_images
 from tahr.generation.request import ChatPrompt, GenerationRequest, Message
 from tahr.generation.thinking import (
     ThinkingOptions,
@@ -28,6 +30,14 @@ from tahr.text.tool_calls.parser import ReplyFormat
 N_TAIL_TOKENS = 16  # the end of a prompt, where an open block of thinking shows
 
 
+class RequestInputs(Protocol):
+    """A model's readers of what is no text."""
+
+    @property
+    def pictures(self) -> PictureReader | None:
+        """The reader of images; None: conversations have none."""
+
+
 class RequestModel(Protocol):
     """A model as `RequestFacts` are taken from it."""
 
@@ -35,6 +45,9 @@ class RequestModel(Protocol):
     template: ChatTemplate | None
     context_size: int
     sampling_defaults: SamplingParams
+
+    @property
+    def inputs(self) -> RequestInputs: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +58,13 @@ class RequestFacts:
     template: ChatTemplate | None  # None: it takes no conversations
     context_size: int
     defaults: SamplingParams  # complete
+    pictures: PictureReader | None = None  # None: it reads texts alone
 
     @staticmethod
     def of(model: RequestModel, defaults: SamplingParams | None = None) -> "RequestFacts":
         """The facts of a loaded model, maybe with other defaults than its own."""
         complete = model.sampling_defaults if defaults is None else defaults
-        return RequestFacts(model.tokenizer, model.template, model.context_size, complete)
+        return RequestFacts(model.tokenizer, model.template, model.context_size, complete, model.inputs.pictures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +72,7 @@ class Limits:
     """A server's limits on a request."""
 
     max_tokens: int | None = None  # limit on a reply
+    max_images: int | None = None  # limit on the images of a prompt
 
 
 NO_LIMITS = Limits()
@@ -71,15 +86,18 @@ class Resolution:
     changes: dict[str, Any] = field(default_factory=dict)  # parameters that become other than they were asked for
     reply_format: ReplyFormat | None = None
     continues: bool = False  # the reply goes on from text of its own
+    rows: PromptRows = NO_ROWS
 
 
 def resolve(request: GenerationRequest, model: RequestFacts, limits: Limits = NO_LIMITS) -> ResolvedRequest:
     """All that can be known before an engine sees the request."""
     prompt = request.prompt
     if isinstance(prompt, ChatPrompt):
-        made = replied(request, prompt, model)
+        made = replied(request, prompt, model, limits)
     else:
-        made = Resolution(model.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt))
+        tokens = model.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        made = Resolution(tokens, rows=request.rows)
+        refuse_placeholders(made, model)
     if request.rows and isinstance(prompt, ChatPrompt | str):
         raise ConfigError("Rows belong to placeholders among tokens: give the prompt as tokens, not as text.")
     fit_length(made, request, model, limits)
@@ -87,7 +105,15 @@ def resolve(request: GenerationRequest, model: RequestFacts, limits: Limits = NO
         made.changes["cache_salt"] = f"{request.salt}/{effective(request, model, 'cache_salt')}"
     params = request.params.completed(model.defaults, made.changes)
     writer = writers_of(model.tokenizer, made, params)
-    return ResolvedRequest(made.tokens, params, writer, made.reply_format, request.rows)
+    return ResolvedRequest(made.tokens, params, writer, made.reply_format, made.rows)
+
+
+def refuse_placeholders(made: Resolution, model: RequestFacts) -> None:
+    """A token that stands for an image belongs to one: only chat templates write it."""
+    if model.pictures and not made.rows and model.pictures.placeholder in made.tokens:
+        raise ConfigError(
+            "The prompt has the token that stands for an image, but no image: send images in a chat, or leave it out."
+        )
 
 
 def effective(request: GenerationRequest, model: RequestFacts, name: str) -> Any:
@@ -148,7 +174,8 @@ def rendered(request: GenerationRequest, model: RequestFacts) -> str:
     prompt = request.prompt
     template = model.template
     assert isinstance(prompt, ChatPrompt) and template
-    text = render_chat(template, prompt.messages, request.tools.described(), **variables_of(request, prompt, template))
+    messages, _ = without_images(prompt.messages)
+    text = render_chat(template, messages, request.tools.described(), **variables_of(request, prompt, template))
     return text + prompt.begun
 
 
@@ -160,31 +187,41 @@ def variables_of(request: GenerationRequest, prompt: ChatPrompt, template: ChatT
 
 
 def encoded_chat(request: GenerationRequest, model: RequestFacts) -> list[int]:
-    """The tokens of a conversation; one that can be shortened is, until its reply fits."""
+    """The tokens of a conversation, see `chat_prompt`."""
+    return chat_prompt(request, model)[0]
+
+
+def chat_prompt(
+    request: GenerationRequest, model: RequestFacts, limits: Limits = NO_LIMITS
+) -> tuple[list[int], PromptRows]:
+    """The tokens of a conversation and the rows of its images; one that can be shortened is, until its reply fits."""
     prompt = request.prompt
     template = model.template
     assert isinstance(prompt, ChatPrompt) and template
     tools = request.tools.described()
     variables = variables_of(request, prompt, template)
 
-    def encoded_as(messages: Sequence[Message]) -> list[int]:
-        return encode_chat(model.tokenizer, template, messages, tools, **variables)
+    pictures = Pictures(model.pictures, limits.max_images)
+
+    def encoded_as(messages: Sequence[Message]) -> tuple[list[int], PromptRows]:
+        messages, images = without_images(messages)
+        return pictures.placed(encode_chat(model.tokenizer, template, messages, tools, **variables), images)
 
     n_most = request.params.max_tokens
     n_reply = 1 if n_most in (None, UNLIMITED_TOKENS) else n_most or 1
-    tokens = encoded_as(prompt.messages)
+    tokens, rows = encoded_as(prompt.messages)
     while prompt.shorten and len(tokens) + n_reply > model.context_size and (fewer := prompt.shorten()):
-        tokens = encoded_as(fewer)
-    return tokens
+        tokens, rows = encoded_as(fewer)
+    return tokens, rows
 
 
-def n_prompt_tokens(request: GenerationRequest, model: RequestFacts) -> int:
+def n_prompt_tokens(request: GenerationRequest, model: RequestFacts, limits: Limits) -> int:
     """How long the prompt of a conversation is; it may be longer than the context."""
     assert isinstance(request.prompt, ChatPrompt)
-    return len(replied(request, request.prompt, model).tokens)
+    return len(replied(request, request.prompt, model, limits).tokens)
 
 
-def replied(request: GenerationRequest, prompt: ChatPrompt, model: RequestFacts) -> Resolution:
+def replied(request: GenerationRequest, prompt: ChatPrompt, model: RequestFacts, limits: Limits) -> Resolution:
     """A conversation's prompt, how the reply is read, and what it must keep to."""
     tokenizer = model.tokenizer
     template = model.template
@@ -193,7 +230,8 @@ def replied(request: GenerationRequest, prompt: ChatPrompt, model: RequestFacts)
         request = past_thinking(request, template)
     params = request.params
     tools = request.tools
-    made = Resolution(encoded_chat(request, model))
+    tokens, rows = chat_prompt(request, model, limits)
+    made = Resolution(tokens, rows=rows)
     check_thinking(request.thinking, params, template)
     tail = tokenizer.decode(made.tokens[-N_TAIL_TOKENS:], skip_special=False) if template.thinking else ""
     made.reply_format = ReplyFormat(

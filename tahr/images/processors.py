@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr.errors import UnsupportedModel
-from tahr.images.sizing import Exactly, MostPatches, ShortestEdge, Sizing
+from tahr.images.sizing import Exactly, MostPatches, ShortestEdge, Sizing, WholePatches
 from tahr.models.config.fields import Fields
 from tahr.models.files.json_files import read_json
 
@@ -24,6 +24,8 @@ FILE = "preprocessor_config.json"
 MOST_JSON_BYTES = 1 << 20
 MOST_SIDE = 4096
 MOST_PATCHES = 4096
+MOST_MERGE = 16
+MOST_PIXELS = 1 << 28
 BILINEAR = 2
 BICUBIC = 3
 CLIP_MEAN = [0.48145466, 0.4578275, 0.40821073]
@@ -33,7 +35,7 @@ HALVES = [0.5, 0.5, 0.5]
 
 @dataclass(frozen=True, slots=True)
 class Patches:
-    """An image as rows of pixels, one row per patch, from the top left on."""
+    """An image as rows of pixels, one row per patch, from the top left on; square by square where these are merged."""
 
     values: Floats  # [n, patch_size * patch_size * 3]
     n_high: int
@@ -50,6 +52,7 @@ class ImageProcessor:
     table: Floats  # [256, 3], the number for each level of each colour
     patch_size: int
     by_pixel: bool = False  # the colours of a pixel are neighbours in a row; otherwise the pixels of a colour are
+    merge: int = 1  # patches on a side of a square whose patches are neighbours
     on_white: bool = True  # a colour that a file declares transparent becomes white; channels of transparency never do
 
     @property
@@ -80,10 +83,11 @@ class ImageProcessor:
     def patches(self, values: Floats) -> Patches:
         """Whole patches alone: what is left at the right and at the bottom is nobody's."""
         p = self.patch_size
-        n_high = values.shape[0] // p
-        n_wide = values.shape[1] // p
-        grid = values[: n_high * p, : n_wide * p].reshape(n_high, p, n_wide, p, 3)
-        axes = (0, 2, 1, 3, 4) if self.by_pixel else (0, 2, 4, 1, 3)
+        m = self.merge
+        n_high = values.shape[0] // (p * m) * m
+        n_wide = values.shape[1] // (p * m) * m
+        grid = values[: n_high * p, : n_wide * p].reshape(n_high // m, m, p, n_wide // m, m, p, 3)
+        axes = (0, 3, 1, 4, 2, 5, 6) if self.by_pixel else (0, 3, 1, 4, 6, 2, 5)
         return Patches(np.ascontiguousarray(grid.transpose(axes)).reshape(n_high * n_wide, -1), n_high, n_wide)
 
 
@@ -199,6 +203,27 @@ def siglip2(f: Fields, patch_size: int) -> ImageProcessor:
     )
 
 
+def qwen2_vl(f: Fields, patch_size: int) -> ImageProcessor:
+    stated = f.count("patch_size", MOST_SIDE, default=14)
+    if stated != patch_size:
+        raise UnsupportedModel(f"{f.where} cuts patches of {stated} pixels, but the model reads {patch_size}.")
+    if not f.flag("do_resize", True):
+        raise UnsupportedModel(f"{f.where} leaves images at their sizes, but patches need whole ones.")
+    merge = f.count("merge_size", MOST_MERGE, default=2)
+    size = f.part("size")
+    least = f.count("min_pixels", MOST_PIXELS, default=size.count("shortest_edge", MOST_PIXELS, default=56 * 56))
+    most = f.count("max_pixels", MOST_PIXELS, default=size.count("longest_edge", MOST_PIXELS, default=28 * 28 * 1280))
+    return ImageProcessor(
+        sizing=WholePatches(merge * patch_size, least, most),
+        resample=resample(f, BICUBIC),
+        crop=None,
+        table=colour_table(f, CLIP_MEAN, CLIP_STD),
+        patch_size=patch_size,
+        merge=merge,
+        on_white=f.flag("do_convert_rgb", True),
+    )
+
+
 def resample(f: Fields, default: int) -> int:
     return f.count("resample", 5, default=default, least=0)
 
@@ -208,6 +233,8 @@ PROCESSORS: dict[str, Callable[[Fields, int], ImageProcessor]] = {
     "ChineseCLIP": clip,
     "Siglip": siglip,
     "Siglip2": siglip2,
+    "Qwen2VL": qwen2_vl,
+    "Qwen3VL": qwen2_vl,
 }
 ENDINGS = ("Fast", "Pil", "ImageProcessor", "FeatureExtractor")
 

@@ -57,3 +57,29 @@ class MostPatches:
 
     def _patches(self, length: float) -> int:
         return max(1, math.ceil(length / self.patch_size))
+
+
+@dataclass(frozen=True, slots=True)
+class WholePatches:
+    """The size near an image's own whose sides are multiples of a factor, and whose pixels are within bounds."""
+
+    factor: int
+    least_pixels: int
+    most_pixels: int
+
+    def __call__(self, width: int, height: int) -> Size:
+        f = self.factor
+        size = round(width / f) * f, round(height / f) * f
+        n_pixels = size[0] * size[1]
+        if n_pixels > self.most_pixels:
+            shrunk = math.sqrt(width * height / self.most_pixels)
+            return max(f, math.floor(width / shrunk / f) * f), max(f, math.floor(height / shrunk / f) * f)
+        if n_pixels < self.least_pixels:
+            grown = math.sqrt(self.least_pixels / (width * height))
+            return math.ceil(width * grown / f) * f, math.ceil(height * grown / f) * f
+        return size
+
+    def within(self, n_merged: int) -> "WholePatches":
+        """The same with so many squares of the factor at most."""
+        most = n_merged * self.factor**2
+        return WholePatches(self.factor, min(self.least_pixels, most), min(self.most_pixels, most))

@@ -103,7 +103,7 @@ def build_engine(
     memory for so many full texts. `n_row_tokens` is how many tokens of a step may have rows, see `SchedulerLimits`.
     With `row_inputs` prompts may have rows in place of embeddings.
     """
-    row_inputs = row_inputs or inputs_of(decoder)
+    row_inputs = row_inputs or inputs_of(decoder, config)
     rows = make_row_store(backend, decoder, row_inputs) if row_inputs else None
     planned = plan_memory(backend, decoder, config, draft, whole_texts)
     config = planned.config
@@ -204,7 +204,7 @@ def assemble(
         log=[*loaded.log, *filter(None, [*notes, ollama_template(files)[1]])],
         backend_summary=loaded.backend_summary,
         n_weight_bytes=loaded.n_weight_bytes,
-        images=image_reader(files.directory, loaded.model_config.vision, config),
+        images=image_reader(files.directory, loaded.model_config, config) if engine.tower_facts else None,
         padding=text_padding(files.directory, engine.facts.encoding, tokenizer),
     )
 

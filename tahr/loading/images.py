@@ -1,5 +1,6 @@
 """The reader of images that a checkpoint describes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from tahr.config import EngineConfig
@@ -7,17 +8,38 @@ from tahr.errors import UnsupportedModel
 from tahr.images.limits import ImageLimits
 from tahr.images.processors import ImageProcessor, open_processor
 from tahr.images.reading import ImageReader
-from tahr.models.config.record import VisionConfig
+from tahr.images.sizing import WholePatches
+from tahr.models.config.record import ChatVisionConfig, ModelConfig, VisionConfig
 
 
-def image_reader(directory: Path | None, vision: VisionConfig | None, config: EngineConfig) -> ImageReader | None:
+def image_reader(directory: Path | None, model: ModelConfig, config: EngineConfig) -> ImageReader | None:
     """The processor that a checkpoint describes, with the configured limits; None of a model that reads texts alone."""
+    if model.chat_vision:
+        return picture_reader(directory, model.chat_vision, config)
+    vision = model.vision
     if vision is None or directory is None:
         return None
     processor = open_processor(directory, vision.processor, vision.patch_size)
     check_patches(processor, vision)
-    limits = ImageLimits(config.max_image_bytes, config.max_image_pixels, config.decoded_image_bytes)
-    return ImageReader.of(processor, limits)
+    return ImageReader.of(processor, limits_of(config))
+
+
+def picture_reader(directory: Path | None, vision: ChatVisionConfig, config: EngineConfig) -> ImageReader | None:
+    """The processor of a model that chats about images, which makes no image longer than a tower's step."""
+    if directory is None:
+        return None
+    processor = open_processor(directory, vision.processor, vision.patch_size)
+    if not isinstance(processor.sizing, WholePatches) or processor.merge != vision.merge:
+        raise UnsupportedModel(
+            f"The model's preprocessor_config.json joins {processor.merge} patches on a side, but its tower joins "
+            f"{vision.merge}: the two do not belong together. Fetch the model again."
+        )
+    sizing = processor.sizing.within(config.image_max_tokens)
+    return ImageReader.of(replace(processor, sizing=sizing), limits_of(config))
+
+
+def limits_of(config: EngineConfig) -> ImageLimits:
+    return ImageLimits(config.max_image_bytes, config.max_image_pixels, config.decoded_image_bytes)
 
 
 def check_patches(processor: ImageProcessor, vision: VisionConfig) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tahr.backends.api import Backend, Extras, RowStore, StepLimits
+from tahr.config import EngineConfig
 from tahr.errors import ConfigError
 from tahr.executor.local import LocalExecutor
 from tahr.executor.plans import TOWER_PAGE
@@ -25,9 +26,15 @@ class RowInputs:
     tower_inputs: int = 16  # inputs of a tower's step
 
 
-def inputs_of(decoder: Decoder) -> RowInputs | None:
-    """Memory for the steps of a model's own tower, if it has one."""
-    return RowInputs(None, decoder.tower) if decoder.tower else None
+def inputs_of(decoder: Decoder, config: EngineConfig) -> RowInputs | None:
+    """Memory for the steps of a model's own tower, if it has one, and for the rows that it makes for the model."""
+    if decoder.tower is None:
+        return None
+    vision = decoder.config.chat_vision
+    if vision is None:
+        return RowInputs(None, decoder.tower)
+    decoder.tower.n_tokens = config.image_max_tokens * vision.n_merged
+    return RowInputs(config.feature_cache_bytes, decoder.tower, tower_inputs=4)
 
 
 def make_row_store(backend: Backend, decoder: Decoder, inputs: RowInputs) -> RowStore | None:

@@ -115,4 +115,4 @@ def decoder_of(cfg: ModelConfig, w: Weights, layer: Callable[[int, Weights], Dec
 
 def make_rope(cfg: ModelConfig, rope: RopeConfig) -> Rope:
     frequencies, scale = rope.frequencies()
-    return Rope(frequencies, cfg.rope_style, scale)
+    return Rope(frequencies, cfg.rope_style, scale, rope.axes)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import MutableMapping
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -23,13 +24,15 @@ class App:
     def __init__(self, state: ServerState):
         self.state = state
         settings = state.settings
-        memory = BodyMemory(max(state.settings.max_body_bytes, host_total_bytes() // BODY_SHARE))
+        n_with_images = max(settings.max_body_bytes, settings.max_image_body_bytes)
+        memory = BodyMemory(max(n_with_images, host_total_bytes() // BODY_SHARE))
         arriving = state.admission.arriving
         self._limits = BodyLimits(settings.max_body_bytes, settings.body_timeout_s, memory, arriving)
+        self._limits_with_images = replace(self._limits, max_bytes=n_with_images)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "neither lifespan events nor websockets are switched on"
-        request = HttpRequest(scope, receive, send, self._limits)
+        request = HttpRequest(scope, receive, send, self._body_limits())
         request.response_headers["x-request-id"] = request_id()
         methods = methods_of(request.path)
         route = methods.get("GET" if request.method == "HEAD" else request.method) or next(iter(methods.values()), None)
@@ -58,6 +61,10 @@ class App:
         record.status = request.status
         record.ended = perf_counter()
         self.state.observers.notify("request_finished", record)
+
+    def _body_limits(self) -> BodyLimits:
+        reads_images = any(model.engine.inputs.reads_images for model in self.state.models.loaded)
+        return self._limits_with_images if reads_images else self._limits
 
     async def _handle(self, request: HttpRequest, route: Route | None) -> None:
         state = self.state

@@ -95,6 +95,13 @@ class Ops(Recording):
         slots = step.row_target[: len(rows)]
         step.target_rows.data[slots[slots >= 0], begin : begin + x.width] = rows[slots >= 0]
 
+    def join_rows(self, x: Tensor, n: int, step: StepInputs) -> Tensor:
+        """Every n neighbours among the rows of a step's tokens as one: rows n * i .. n * i + n - 1 become row i.
+
+        The step has as many logit rows.
+        """
+        return Tensor(n * x.width, Rows.LOGITS, self.tensor(np.array(self.read(x)).reshape(-1, n * x.width)).data)
+
     @abstractmethod
     def rms_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
         """x / sqrt(mean(x^2) + eps) * gain."""

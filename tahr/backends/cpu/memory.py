@@ -90,6 +90,26 @@ class Buffer:
         return self._live
 
 
+class JoinedBuffer(Buffer):
+    """Several rows of another buffer as one: the same memory, which stays as long as this."""
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: Buffer, count: Count, n: int):
+        self._source = source
+        self.arena = source.arena
+        self.count = count
+        self.row_bytes = n * source.row_bytes
+        self.block = source.block
+        self.address = source.address
+        self.quantised = None
+        self._rows = None
+        self._live = None
+
+    def __del__(self) -> None:
+        """The source gives its block back."""
+
+
 class Routes:
     """Which experts the rows of a step go to: the (row, expert) pairs sorted by expert, and the shares of each row."""
 

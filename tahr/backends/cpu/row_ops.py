@@ -18,7 +18,7 @@ from tahr.backends.api import (
     Tensor,
     Vector,
 )
-from tahr.backends.cpu.memory import Buffer, Count
+from tahr.backends.cpu.memory import Buffer, Count, JoinedBuffer
 from tahr.backends.cpu.queue import Queue, offer_quantised
 
 
@@ -224,6 +224,12 @@ class RowOps(Backend):
             x=self._use(x),
             buffer=address_of(buffer.data),
         )
+
+    def join_rows(self, x: Tensor, n: int, step: StepInputs) -> Tensor:
+        self._queue.keep(step)
+        buffer: Buffer = x.data
+        count = Count(step.counts, 1, buffer.count.limit // n)
+        return Tensor(n * x.width, Rows.LOGITS, JoinedBuffer(buffer, count, n))
 
     def cos_sin(self, step: StepInputs, rope: Rope) -> Tensor:
         inv_freq = np.ascontiguousarray(rope.inv_freq, np.float32)

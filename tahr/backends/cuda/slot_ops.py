@@ -38,6 +38,9 @@ class SlotOps(Backend):
         found, has_row = self._read_slots(step, len(wide), begin, x.width)
         return like(x, torch.where(has_row, wide + found if add else found, wide))
 
+    def join_rows(self, x: Tensor, n: int, step: StepInputs) -> Tensor:
+        return made(values(x).contiguous().view(-1, n * x.width), Rows.LOGITS, x.data.math)
+
     def store_rows(self, x: Tensor, step: StepInputs, begin: int = 0) -> None:
         """A kernel does it: where kernels are compiled before a step, its ops must leave no trace."""
         buffer = step.target_rows

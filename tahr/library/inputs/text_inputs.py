@@ -9,6 +9,7 @@ from tahr.executor.protocol import DecoderFacts
 from tahr.images.reading import ImageReader
 from tahr.library.inputs.arguments import token_ids
 from tahr.library.inputs.image_inputs import NO_IMAGES, ImageInput, ImageInputs, ImageRows
+from tahr.library.inputs.prompt_images import PromptImages
 from tahr.loading.text_padding import TextPadding
 from tahr.models.config.record import ModelConfig
 from tahr.models.parts.encoding import Encoding
@@ -31,6 +32,7 @@ class TextInputs:
     context_size: int
     vector_width: int  # width of embeddings, before they are cut
     images: ImageInputs | None = None  # reader of images; None: the model reads texts alone
+    pictures: PromptImages | None = None  # reader of images in conversations; None: there are none
     padding: TextPadding | None = None  # length of all texts; None: they are read as they are
     second_offset: int = 0  # added to the tokens of a pair's second text, see `ModelConfig.paired_types`
 
@@ -44,15 +46,22 @@ class TextInputs:
         padding: TextPadding | None = None,
     ) -> "TextInputs":
         """For a loaded model, with the reader of its images."""
+        chats = PromptImages(reader, config.chat_vision, facts.has_axes) if reader and config.chat_vision else None
         return TextInputs(
             tokenizer,
             facts.encoding,
             context_size,
             vector_width=facts.head_width or facts.width,
             images=ImageInputs(reader, config.vision) if reader and config.vision else None,
+            pictures=chats,
             padding=padding,
             second_offset=config.n_vocab // 2 if config.paired_types else 0,
         )
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether it has any use for images."""
+        return self.images is not None or self.pictures is not None
 
     def read_images(self, images: ListOf[ImageInput]) -> list[ImageRows]:
         """Images as the model's tower reads them; refused where it has none."""

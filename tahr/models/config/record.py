@@ -122,6 +122,30 @@ class AudioConfig:
         return 2 * self.n_rows
 
 
+@dataclass(frozen=True, slots=True)
+class ChatVisionConfig:
+    """The tower of a model that chats about images, and the token that stands for their rows in a prompt."""
+
+    layers: "ModelConfig"
+    processor: str  # the image processor where the files name none
+    patch_size: int
+    merge: int  # patches on a side of a square that becomes one row
+    n_positions: int  # rows of a square table of positions, which is resized to each image; 0: rope alone
+    width_out: int  # width of the text model
+    placeholder: int  # token that the chat template writes for an image
+    deepstack: tuple[int, ...] = ()  # layers whose states are added to the text model's, after its first layers
+
+    @property
+    def n_merged(self) -> int:
+        """Patches of one row."""
+        return self.merge**2
+
+    @property
+    def row_width(self) -> int:
+        """Width of an input row: the numbers of a patch and its shares of each position."""
+        return 3 * self.patch_size**2 + self.n_positions
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
     """How large a model is, and of which layers."""
@@ -203,6 +227,7 @@ class ModelConfig(ModelShape, AttentionConfig, SublayerConfig, NormConfig, EndCo
 
     vision: VisionConfig | None = None
     audio: AudioConfig | None = None
+    chat_vision: ChatVisionConfig | None = None
 
     def __post_init__(self) -> None:
         for wrong, sentence in self.complaints():

@@ -31,6 +31,7 @@ class RopeConfig:
     theta: float
     n_dims: int
     scaling: Scaling | None = None
+    axes: tuple[int, ...] = ()  # by pair, the axis whose position turns it, see `Rope.axes`
 
     def frequencies(self) -> tuple[NDArray[np.float32], float]:
         """(angle per position of every pair, factor of cos and sin)."""
@@ -139,6 +140,19 @@ class Proportional:
         return np.where(np.arange(len(freq)) < self.n_turning, freq, 0.0), 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Axial:
+    """Both halves of the pairs turn alike, each by the positions of another axis."""
+
+    def apply(self, freq: Frequencies, theta: float) -> tuple[Frequencies, float]:
+        return np.concatenate([freq[::2], freq[::2]]), 1.0
+
+
+def in_the_plane(theta: float, n_dims: int) -> RopeConfig:
+    """The rope of a tower: half of the pairs turn by the height, half by the width."""
+    return RopeConfig(theta, n_dims, Axial(), axes=(1,) * (n_dims // 4) + (2,) * (n_dims // 4))
+
+
 NO_ROPE = RopeConfig(1.0, 2, Unrotated())
 
 
@@ -222,6 +236,7 @@ def sharpness(factor: float, weight: float = 1.0) -> float:
 HF_SCALINGS: dict[str, Callable[[Fields, int], Scaling | None]] = {
     "": lambda f, context: None,
     "default": lambda f, context: None,
+    "mrope": lambda f, context: None,
     "dynamic": hf_dynamic,
     "linear": hf_linear,
     "llama3": hf_llama3,

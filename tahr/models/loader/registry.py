@@ -45,6 +45,7 @@ from tahr.models.files.gguf import read_gguf
 from tahr.models.files.hf import read_hf
 from tahr.models.towers.chinese_clip import CHINESE_CLIP
 from tahr.models.towers.clip import CLIP
+from tahr.models.towers.qwen_vl import QWEN3_VL
 from tahr.models.towers.siglip import SIGLIP, SIGLIP2
 from tahr.models.towers.whisper import WHISPER
 from tahr.weights.tensor import HostTensor
@@ -111,6 +112,7 @@ FAMILIES: dict[str, Family] = {
     "siglip": SIGLIP,
     "siglip2": SIGLIP2,
     "whisper": WHISPER,
+    "qwen3_vl": QWEN3_VL,
 }
 # GGUF architectures that have other names than the `model_type` of the same family.
 ARCHITECTURES: dict[str, Family] = {
@@ -168,7 +170,6 @@ LOOKALIKES = frozenset(
         "qwen",
         "qwen2_5_vl",
         "qwen2_vl",
-        "qwen3_vl",
     ]
 )
 

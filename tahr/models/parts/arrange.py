@@ -40,9 +40,9 @@ class Tensors(Mapping[str, HostTensor]):
     def __len__(self) -> int:
         return len(self._made)
 
-    def split(self, part: str, heights: Mapping[str, int], n_groups: int = 1) -> None:
+    def split(self, part: str, heights: Mapping[str, int], n_groups: int = 1, stem: str = "model") -> None:
         """Cut the rows of `part` into linears of these heights in every layer, `n_groups` times over."""
-        for prefix, kind in self.found(part):
+        for prefix, kind in self.found(part, stem):
             whole = kept(self._made.pop(f"{prefix}{part}.{kind}"), len(heights))
             first = 0
             for name, height in heights.items():
@@ -114,7 +114,7 @@ class Tensors(Mapping[str, HostTensor]):
         """Forget `name`, if it is there."""
         self._made.pop(name, None)
 
-    def found(self, part: str) -> list[tuple[str, str]]:
-        """(prefix, kind) of a part of layers: its weights and biases."""
-        pattern = re.compile(rf"(model\.layers\.\d+\.){re.escape(part)}\.(weight|bias)")
+    def found(self, part: str, stem: str = "model") -> list[tuple[str, str]]:
+        """(prefix, kind) of a part of layers, of the text model's or others: its weights and biases."""
+        pattern = re.compile(rf"({stem}\.layers\.\d+\.){re.escape(part)}\.(weight|bias)")
         return [(m[1], m[2]) for m in map(pattern.fullmatch, self._made) if m]

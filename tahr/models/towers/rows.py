@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from tahr.backends.api import Floats
-from tahr.models.config.record import VisionConfig
+from tahr.backends.api import Floats, Ints
+from tahr.models.config.record import ChatVisionConfig, VisionConfig
 
 
 def input_rows(patches: Floats, n_high: int, n_wide: int, cfg: VisionConfig) -> Floats:
@@ -33,3 +33,35 @@ def shares(n: int, n_stored: int) -> Floats:
     kept = np.where(inside, weights, 0.0)
     normed: Floats = (kept / kept.sum(axis=1, keepdims=True)).astype(np.float32)
     return normed
+
+
+def merged_rows(patches: Floats, n_high: int, n_wide: int, cfg: ChatVisionConfig) -> Floats:
+    """Rows of pixels, square by square, and beside them each patch's shares of positions, if the tower has any."""
+    if not cfg.n_positions:
+        return patches
+    side = round(cfg.n_positions**0.5)
+    across = corner_shares(n_wide, side)
+    down = corner_shares(n_high, side)
+    high, wide = places_of(n_high, n_wide, cfg.merge)
+    both = np.einsum("na,nb->nab", down[high], across[wide]).reshape(len(high), -1)
+    return np.concatenate([patches, both], axis=1)
+
+
+def places_of(n_high: int, n_wide: int, merge: int) -> Ints:
+    """The line and the column of each patch, square by square: [2, n]."""
+    grid = np.indices((n_high, n_wide), np.int32)
+    squares = grid.reshape(2, n_high // merge, merge, n_wide // merge, merge).transpose(0, 1, 3, 2, 4)
+    places: Ints = np.ascontiguousarray(squares).reshape(2, -1)
+    return places
+
+
+def corner_shares(n: int, n_stored: int) -> Floats:
+    """How much of each of `n_stored` neighbours goes into each of n, of which the first and the last are those of the
+    ends: [n, n_stored]."""
+    at = np.linspace(0, n_stored - 1, n, dtype=np.float32)
+    first = at.astype(np.int32)
+    second = np.minimum(first + 1, n_stored - 1)
+    weights = np.zeros((n, n_stored), np.float32)
+    weights[np.arange(n), first] = 1 - (at - first)
+    weights[np.arange(n), second] += at - first
+    return weights

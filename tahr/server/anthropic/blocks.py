@@ -1,7 +1,8 @@
 """Content blocks as parts of messages: texts, calls and results."""
 
 from tahr.server.anthropic.bodies import ContentBlock
-from tahr.server.bodies.messages import MAX_NAME_CHARS, ContentPart, Message, MessageFunction, MessageToolCall
+from tahr.server.bodies.image_parts import ContentPart
+from tahr.server.bodies.messages import MAX_NAME_CHARS, Message, MessageFunction, MessageToolCall
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, is_deeper
 

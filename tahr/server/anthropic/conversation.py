@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from tahr.server.anthropic.blocks import call_of, required, result_of, text_part
 from tahr.server.anthropic.bodies import AnthropicMessage, ContentBlock, CountTokensBody
-from tahr.server.bodies.messages import ContentPart, Message, MessageToolCall
+from tahr.server.bodies.image_parts import ContentPart
+from tahr.server.bodies.messages import Message, MessageToolCall
 from tahr.server.bodies.turns import Turns
 from tahr.server.http.errors import bad_field
 

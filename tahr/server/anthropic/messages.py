@@ -28,7 +28,7 @@ from tahr.server.models.chosen import chosen_model
 from tahr.server.replies.chat import prompt_of, turn_of, without_begun
 from tahr.server.replies.params import params_of
 from tahr.server.replies.prompts import check_chat_size
-from tahr.server.replies.served import ServedRequest, reply_to
+from tahr.server.replies.served import ServedRequest, limits_of, reply_to
 from tahr.server.state.state import ServerState
 
 BODY = msgspec.json.Decoder(MessagesBody)
@@ -86,4 +86,4 @@ def counted(state: ServerState, data: bytes) -> int:
     messages, begun = without_begun(messages)
     prompt = prompt_of(model, messages, begun=begun)
     request = GenerationRequest(prompt, tools=options.tools, thinking=options.thinking)
-    return n_prompt_tokens(request, RequestFacts.of(model.engine, model.defaults))
+    return n_prompt_tokens(request, RequestFacts.of(model.engine, model.defaults), limits_of(state.settings))

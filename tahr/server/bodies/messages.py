@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from tahr.server.bodies.decoding import Inert, Limited, check_limited
+from tahr.server.bodies.image_parts import ContentPart, image_of, is_image
 from tahr.server.http.errors import bad_field
 from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, is_deeper
 
@@ -16,13 +17,6 @@ MORE_NAMES = ("name", "tool_call_id", "tool_calls", "function_call", "reasoning_
 MORE_FIELDS = attrgetter(*MORE_NAMES)  # fields of a message beside role and content
 NOTHING_MORE = (None,) * len(MORE_NAMES)
 MAX_NAME_CHARS = 256
-
-
-class ContentPart(Struct):
-    """A part of a message; unknown fields are looked at only to refuse the type."""
-
-    type: str
-    text: str | None = None
 
 
 class MessageFunction(Struct, forbid_unknown_fields=True):
@@ -71,7 +65,7 @@ def plain(message: Message, where: str) -> dict[str, Any]:
     if message.content is None and message.role != "assistant":
         raise bad_field("messages", f"{where}.content is missing: a {message.role} message needs it.")
     check_names(message, where)
-    kept = {"role": ROLES[message.role], "content": text_of(message, where)}
+    kept = {"role": ROLES[message.role], "content": content_of(message, where)}
     more = {"name": message.name, "tool_call_id": message.tool_call_id, "tool_calls": calls_of(message, where)}
     if message.role == "function":  # the old name of tools; a function's name is the id of its call
         kept["role"] = "tool"
@@ -113,16 +107,31 @@ def check_names(message: Message, where: str) -> None:
             raise bad_field("messages", f"{where}.{name} is longer than {MAX_NAME_CHARS} characters: shorten it.")
 
 
+def content_of(message: Message, where: str) -> str | list[dict[str, Any]]:
+    """A text, or its parts where some of them are images."""
+    if not isinstance(message.content, list) or not any(map(is_image, message.content)):
+        return text_of(message, where)
+    return [
+        image_of(part, f"{where}.content[{i}]", message.role)
+        if is_image(part)
+        else {"type": "text", "text": text_of_part(part, f"{where}.content[{i}]")}
+        for i, part in enumerate(message.content)
+    ]
+
+
 def text_of(message: Message, where: str) -> str:
     if message.content is None:
         return ""
     if isinstance(message.content, str):
         return message.content
-    for i, part in enumerate(message.content):
-        if part.type == "text" and part.text is None:
-            raise bad_field("messages", f"{where}.content[{i}] is of type 'text' and has no text: give one.")
-        if part.type != "text":
-            raise bad_field(
-                "messages", f"{where}.content[{i}] is of type {part.type!r}, but this server reads text parts only."
-            )
-    return "\n".join(part.text or "" for part in message.content)
+    return "\n".join(text_of_part(part, f"{where}.content[{i}]") for i, part in enumerate(message.content))
+
+
+def text_of_part(part: ContentPart, where: str) -> str:
+    if is_image(part):
+        raise bad_field("messages", f"{where} is an image, but here messages are texts alone: leave it out.")
+    if part.type == "text" and part.text is None:
+        raise bad_field("messages", f"{where} is of type 'text' and has no text: give one.")
+    if part.type != "text":
+        raise bad_field("messages", f"{where} is of type {part.type!r}, but this server reads texts and images only.")
+    return part.text or ""

@@ -1,6 +1,7 @@
 """Turns of a conversation, put together from the pieces that other APIs send."""
 
-from tahr.server.bodies.messages import ContentPart, Message
+from tahr.server.bodies.image_parts import ContentPart
+from tahr.server.bodies.messages import Message
 
 SIDES = ("system", "user", "assistant")  # whose neighbouring messages are one turn
 

@@ -21,7 +21,7 @@ from tahr import __version__
 from tahr.config import sampling_values
 from tahr.errors import ConfigError, CorruptFile
 from tahr.regular_file import read_bytes
-from tahr.server.bodies import messages
+from tahr.server.bodies import image_parts, messages
 from tahr.server.http.records import GenerationRecord, RequestRecord
 from tahr.server.observe.observer import Observer
 from tahr.server.openai import bodies
@@ -49,7 +49,7 @@ KNOWN = {
     name
     for body in (
         *(bodies.ChatBody, bodies.CompletionBody, bodies.EmbeddingBody),
-        *(messages.Message, messages.ContentPart, bodies.StreamOptions),
+        *(messages.Message, image_parts.ContentPart, image_parts.ImageUrl, bodies.StreamOptions),
     )
     for name in body.__struct_fields__
 }

@@ -8,7 +8,8 @@ from typing import Any
 from tahr.config import Range, SamplingParams, whole
 from tahr.library.inputs.text_inputs import INPUT_TYPES
 from tahr.server.bodies.decoding import ONLY
-from tahr.server.bodies.messages import ROLES, ContentPart, Message
+from tahr.server.bodies.image_parts import ContentPart
+from tahr.server.bodies.messages import ROLES, Message
 from tahr.server.openai.embedding_items import MODALITIES
 from tahr.server.openai.embeddings import FORMS, POOLINGS
 from tahr.server.openai.sampling import SPELLED

@@ -9,6 +9,7 @@ from tahr.errors import ConfigError, ContextExceeded, GrammarError, TahrError
 from tahr.generation.request import GenerationRequest
 from tahr.generation.resolve import Limits, RequestFacts, resolve
 from tahr.grammar.call_grammar import is_call_grammar
+from tahr.images.errors import ImageTooLarge
 from tahr.server.conversations.sessions import Caller, Turn
 from tahr.server.http.errors import HttpError, bad_field, http_error
 from tahr.server.http.guard import presented_key, tenant_of
@@ -18,6 +19,7 @@ from tahr.server.replies.chat import field_error
 from tahr.server.replies.formatter import FormatterMaker, ReplyOptions
 from tahr.server.replies.generation import PreparedReply, generate
 from tahr.server.replies.params import NO_NAMES
+from tahr.server.state.settings import Settings
 from tahr.server.state.state import ServerState
 
 MAX_LOGPROB_ENTRIES = 2**18  # limit on prompts of one response: tokens times alternatives times repetitions
@@ -58,7 +60,7 @@ async def reply_to(
     """
     data = await request.body()
     caller = caller_of(request, state)
-    limits = Limits(state.settings.max_tokens_cap)
+    limits = limits_of(state.settings)
 
     def work() -> PreparedReply:
         try:
@@ -67,6 +69,11 @@ async def reply_to(
             raise error.renamed(names) from error
 
     await generate(request, state, await state.text_pool.run_for(request, work, len(data) + n_more_bytes))
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The limits on a request of this server."""
+    return Limits(settings.max_tokens_cap, settings.max_images)
 
 
 def caller_of(request: HttpRequest, state: ServerState) -> Caller:
@@ -123,6 +130,10 @@ def refused(error: TahrError, served: ServedRequest) -> HttpError:
         return too_long(error, served)
     if isinstance(error, GrammarError):
         return bad_field("tools", str(error))
+    if isinstance(error, ImageTooLarge):
+        return HttpError(413, str(error), param=served.prompt_field)
+    if isinstance(error, ConfigError) and str(error).startswith(served.prompt_field):
+        return bad_field(served.prompt_field, str(error))
     made = field_error(str(error)) if isinstance(error, ConfigError) else None
     return made if made and made.param else http_error(error, served.names)
 

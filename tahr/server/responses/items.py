@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from tahr.server.bodies.messages import MAX_NAME_CHARS, ContentPart, Message, MessageFunction, MessageToolCall
+from tahr.server.bodies.image_parts import ContentPart
+from tahr.server.bodies.messages import MAX_NAME_CHARS, Message, MessageFunction, MessageToolCall
 from tahr.server.bodies.turns import Turns, text_parts
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.responses.bodies import PARTS, InputItem, InputPart

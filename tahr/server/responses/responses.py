@@ -22,7 +22,7 @@ from tahr.server.models.text_pool import SHORT_BYTES
 from tahr.server.replies.chat import prompt_of, turn_of
 from tahr.server.replies.params import params_of
 from tahr.server.replies.prompts import check_chat_size
-from tahr.server.replies.served import ServedRequest, reply_to
+from tahr.server.replies.served import ServedRequest, limits_of, reply_to
 from tahr.server.responses.bodies import InputItem, InputPart, InputTokensBody, ResponsesBody
 from tahr.server.responses.fields import (
     SENT_NAMES,
@@ -190,7 +190,7 @@ def counted(state: ServerState, owner: str, body: InputTokensBody) -> int:
     grammar_of(body)  # refused as it would be in a response
     options = options_of(body, functions)
     request = GenerationRequest(prompt_of(model, messages), tools=options.tools, thinking=options.thinking)
-    return n_prompt_tokens(request, RequestFacts.of(model.engine, model.defaults))
+    return n_prompt_tokens(request, RequestFacts.of(model.engine, model.defaults), limits_of(state.settings))
 
 
 def stored_bytes(store: ResponseStore) -> int:

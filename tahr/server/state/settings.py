@@ -25,6 +25,7 @@ class Settings:
     cors_origins: tuple[str, ...] = ()  # sites whose pages may use it; *: all
     allowed_hosts: tuple[str, ...] = ()  # names clients may use for it, besides addresses and its own; *: all
     max_body_bytes: int = 10 * 2**20
+    max_image_body_bytes: int = 64 * 2**20  # where a loaded model reads images; no less than max_body_bytes
     max_images: int = 32  # images of one request
     max_requests: int = 4096  # requests in flight, running or waiting
     # limit on the memory of all loaded models; None: all are loaded at the start
@@ -57,6 +58,7 @@ class Settings:
         "rate_limit": whole(1),
         "rate_limit_total": whole(1),
         "max_body_bytes": whole(1024, MAX_BYTES),
+        "max_image_body_bytes": whole(1024, MAX_BYTES),
         "max_images": whole(1, 2048),
         "max_requests": whole(1),
         "models_budget_bytes": whole(1, MAX_BYTES),

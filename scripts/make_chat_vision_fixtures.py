@@ -1,0 +1,131 @@
+"""Computes what the tests of chats about images expect, with transformers: run by hand when a case is added.
+
+Usage: python scripts/make_chat_vision_fixtures.py [case ...]
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+
+from chat_vision_cases import (  # noqa: E402
+    BANNED,
+    CASES,
+    FIXTURES,
+    GRIDS,
+    N_GREEDY,
+    PROMPTS,
+    SHAPES,
+    make_weights,
+    pixels,
+    tokens,
+)
+
+
+def write(folder: str, case: str, weights: dict[str, np.ndarray]) -> None:
+    from safetensors.numpy import save_file
+
+    (Path(folder) / "config.json").write_text(json.dumps(CASES[case]))
+    save_file(weights, Path(folder) / "model.safetensors")
+
+
+def saved_shapes(case: str) -> dict[str, tuple[int, ...]]:
+    """The tensors of a checkpoint that transformers saves for the case's config."""
+    from safetensors.numpy import load_file
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    with tempfile.TemporaryDirectory() as folder:
+        write(folder, case, {})
+        AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
+        tensors = load_file(Path(folder) / "model.safetensors")
+        return {name: tensor.shape for name, tensor in sorted(tensors.items())}
+
+
+def loaded(case: str) -> Any:
+    import torch
+    from transformers import AutoModelForImageTextToText
+
+    with tempfile.TemporaryDirectory() as folder:
+        write(folder, case, make_weights(case))
+        model, info = AutoModelForImageTextToText.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        )
+    assert not any(info.values()), info
+    return model.eval()
+
+
+def patches(image: np.ndarray, case: str) -> np.ndarray:
+    """Rows of pixels, square by square, each pixel twice: once for either frame."""
+    vision = CASES[case]["vision_config"]
+    p, m = vision["patch_size"], vision["spatial_merge_size"]
+    high, wide = image.shape[1] // (p * m), image.shape[2] // (p * m)
+    grid = image.reshape(3, high, m, p, wide, m, p).transpose(1, 4, 2, 5, 0, 3, 6)
+    twice = np.repeat(grid[:, :, :, :, :, None], vision["temporal_patch_size"], axis=5)
+    return np.ascontiguousarray(twice).reshape(high * wide * m * m, -1)
+
+
+def features(model: Any, case: str) -> dict[str, np.ndarray]:
+    """What the tower makes of each image, with what goes to later layers beside it."""
+    import torch
+
+    found = {}
+    for i, (image, grid) in enumerate(zip(pixels(case), GRIDS, strict=True)):
+        made = model.model.visual(torch.tensor(patches(image, case)), torch.tensor([[1, *grid]]))
+        parts = [made.pooler_output, *(getattr(made, "deepstack_features", None) or [])]
+        found[f"image_{i}"] = torch.cat(parts, dim=1).numpy()
+    return found
+
+
+def logits(model: Any, case: str, name: str, more: list[int]) -> np.ndarray:
+    import torch
+
+    ids, images = tokens(case, name)
+    ids = ids + more
+    kinds = [int(token == CASES[case]["image_token_id"]) for token in ids]
+    inputs: dict[str, Any] = {"input_ids": torch.tensor([ids]), "mm_token_type_ids": torch.tensor([kinds])}
+    if images:
+        inputs["pixel_values"] = torch.tensor(np.concatenate([patches(pixels(case)[i], case) for i in images]))
+        inputs["image_grid_thw"] = torch.tensor([[1, *GRIDS[i]] for i in images])
+    return model(**inputs).logits[0].numpy()
+
+
+def greedy(model: Any, case: str, name: str) -> np.ndarray:
+    """The likeliest tokens one after the other, each time from the beginning."""
+    made: list[int] = []
+    for _ in range(N_GREEDY):
+        last = logits(model, case, name, made)[-1]
+        last[list(BANNED)] = -np.inf
+        made.append(int(last.argmax()))
+    return np.array(made)
+
+
+def expected(case: str) -> dict[str, np.ndarray]:
+    import torch
+
+    model = loaded(case)
+    with torch.no_grad():
+        found = features(model, case)
+        found |= {f"logits_{name}": logits(model, case, name, []) for name in PROMPTS}
+        found |= {f"greedy_{name}": greedy(model, case, name) for name in PROMPTS}
+    return found
+
+
+def main(cases: list[str]) -> None:
+    FIXTURES.mkdir(parents=True, exist_ok=True)
+    found = json.loads(SHAPES.read_text()) if SHAPES.is_file() else {}
+    found |= {case: saved_shapes(case) for case in cases}
+    lines = [f"{json.dumps(case)}: {json.dumps(found[case])}" for case in CASES if case in found]
+    SHAPES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    for case in cases:
+        np.savez_compressed(FIXTURES / f"{case}.npz", **expected(case))
+        print(case, (FIXTURES / f"{case}.npz").stat().st_size, "bytes")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or list(CASES))

@@ -1,0 +1,153 @@
+"""Images of a conversation: taken out of its messages, and put behind what its chat template writes for them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows, RowSource
+from tahr.errors import ConfigError, TemplateError
+from tahr.kv.row_slots import RowSpan
+
+Message = Mapping[str, Any]
+N_AXES = 3
+NO_TOWER = "this model reads texts alone: leave images out, or choose a model that reads them"
+
+
+class SentImage(NamedTuple):
+    """An image of a message, in any form that a model's reader takes, and its place for errors."""
+
+    data: Any
+    place: str
+    n_most: int | None = None  # limit on its tokens; None: the model's
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptImage:
+    """An image as a tower reads it, and the rows that it becomes: lines from the top on."""
+
+    source: RowSource
+    digest: bytes
+    n_high: int
+    n_wide: int
+
+
+class PictureReader(Protocol):
+    """A model's way with images."""
+
+    @property
+    def placeholder(self) -> int:
+        """The token that the model's template writes for an image."""
+
+    @property
+    def has_axes(self) -> bool:
+        """Whether rope turns rows of images by their lines and columns."""
+
+    def read(self, sent: SentImage) -> PromptImage:
+        """An image; an error names its place."""
+
+
+@dataclass(slots=True)
+class Pictures:
+    """The images of one request, each read once."""
+
+    reader: PictureReader | None
+    n_most: int | None = None  # images of a request
+    read: dict[tuple[int, int | None], PromptImage] = field(default_factory=dict)  # by the identity of what was sent
+
+    def of(self, sent: SentImage) -> PromptImage:
+        """An image, read."""
+        if self.reader is None:
+            raise ConfigError(f"{sent.place} is an image, but {NO_TOWER}.")
+        key = id(sent.data), sent.n_most
+        if key not in self.read:
+            self.read[key] = self.reader.read(sent)
+        return self.read[key]
+
+    def placed(self, tokens: list[int], sent: Sequence[SentImage]) -> tuple[list[int], PromptRows]:
+        """A prompt in which every placeholder stands for an image's rows, one each."""
+        if not sent:
+            return tokens, NO_ROWS
+        if self.n_most is not None and len(sent) > self.n_most:
+            raise ConfigError(
+                f"{sent[self.n_most].place} is image {self.n_most + 1} of {len(sent)}, but a request may have "
+                f"{self.n_most}: leave some out."
+            )
+        images = [self.of(each) for each in sent]
+        assert self.reader, "images are read by a reader"
+        n = tokens.count(self.reader.placeholder)
+        if n != len(images):
+            raise TemplateError(
+                f"The conversation has {len(images)} images, but the model's chat template wrote placeholders for {n}: "
+                "send images in messages of the user, or choose a template that takes them where they are."
+            )
+        return with_spans(tokens, images, self.reader)
+
+
+def with_spans(tokens: list[int], images: Sequence[PromptImage], reader: PictureReader) -> tuple[list[int], PromptRows]:
+    """Every placeholder repeated for each row of its image."""
+    made: list[int] = []
+    spans: list[RowSpan] = []
+    left = iter(images)
+    for token in tokens:
+        if token != reader.placeholder:
+            made.append(token)
+            continue
+        image = next(left)
+        spans.append(RowSpan(len(made), image.n_high * image.n_wide, image.digest))
+        made += [token] * spans[-1].rows
+    positions = turned(len(made), spans, images) if reader.has_axes else None
+    return made, PromptRows(tuple(spans), {each.digest: each.source for each in images}, positions)
+
+
+def turned(n_tokens: int, spans: Sequence[RowSpan], images: Sequence[PromptImage]) -> Any:
+    """Positions by time, line and column: rows of an image have one time, and texts go on behind its longer side."""
+    found = np.zeros((N_AXES, n_tokens), np.int32)
+    at = next_position = 0
+    for span, image in zip(spans, images, strict=True):
+        found[:, at : span.begin] = next_position + np.arange(span.begin - at)
+        next_position += span.begin - at
+        lines, columns = np.divmod(np.arange(span.rows), image.n_wide)
+        found[:, span.begin : span.end] = next_position + np.stack([np.zeros_like(lines), lines, columns])
+        next_position += max(image.n_high, image.n_wide)
+        at = span.end
+    found[:, at:] = next_position + np.arange(n_tokens - at)
+    return found
+
+
+# ---- messages -------------------------------------------------------------------------------------------------------
+
+TYPES = ("image", "image_url")
+
+
+def without_images(messages: Sequence[Message]) -> tuple[Sequence[Message], list[SentImage]]:
+    """Messages as templates read them, and the images that were in them, in order."""
+    if not any(isinstance(message.get("content"), list | tuple) for message in messages):
+        return messages, []
+    found: list[SentImage] = []
+    return [shown(message, f"messages[{i}]", found) for i, message in enumerate(messages)], found
+
+
+def shown(message: Message, where: str, found: list[SentImage]) -> Message:
+    """A message whose images are only said to be there."""
+    content = message.get("content")
+    if not isinstance(content, list | tuple):
+        return message
+    parts = [part_of(part, f"{where}.content[{i}]", found) for i, part in enumerate(content)]
+    if parts == list(content):
+        return message
+    if message.get("role") == "system":
+        raise ConfigError(f"{where} is a system message with an image: send images in messages of the user.")
+    return {**message, "content": parts}
+
+
+def part_of(part: Any, where: str, found: list[SentImage]) -> Any:
+    if not isinstance(part, Mapping) or part.get("type") not in TYPES:
+        return part
+    data = part.get("image_url", part.get("image"))
+    data = data.get("url") if isinstance(data, Mapping) else data
+    if data is None:
+        raise ConfigError(f"{where} is of type {part['type']!r} and has no image: give one.")
+    found.append(data if isinstance(data, SentImage) else SentImage(data, where))
+    return {"type": "image"}

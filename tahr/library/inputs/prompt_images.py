@@ -1,0 +1,76 @@
+"""Images of conversations as the rows that a tower reads."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from tahr.engine.sequences.prompt_rows import RowSource
+from tahr.errors import ConfigError
+from tahr.generation.pictures import PromptImage, SentImage
+from tahr.images.data_uri import data_of
+from tahr.images.processors import Patches
+from tahr.images.reading import ImageReader
+from tahr.images.sizing import WholePatches
+from tahr.kv.prefix import HASH_BYTES
+from tahr.library.inputs.image_inputs import opened
+from tahr.models.config.record import ChatVisionConfig
+from tahr.models.towers.rows import merged_rows, places_of
+
+
+@dataclass(frozen=True, eq=False)
+class PromptImages:
+    """Turns the images of conversations into rows. Any thread may use it."""
+
+    reader: ImageReader
+    config: ChatVisionConfig
+    has_axes: bool
+
+    @property
+    def placeholder(self) -> int:
+        """The token that the model's template writes for an image."""
+        return self.config.placeholder
+
+    def read(self, sent: SentImage) -> PromptImage:
+        """An image; an error names its place."""
+        try:
+            return self._read(sent.data, sent.n_most)
+        except ConfigError as error:
+            raise type(error)(f"{sent.place}: {error}") from error
+
+    def _read(self, image: Any, n_most: int | None) -> PromptImage:
+        limits = self.reader.limits
+        if isinstance(image, str) and image[:5].lower() == "data:":
+            image = data_of(image, limits.max_image_bytes)
+        data = opened(image, limits.max_image_bytes)
+        patches = (self._shrinking(n_most) if n_most else self.reader)(data)
+        # The same pixels in another form are the same rows.
+        return self.of_patches(patches, data if isinstance(data, bytes) else patches.values.tobytes())
+
+    def of_patches(self, patches: Patches, content: bytes) -> PromptImage:
+        """An image whose pixels are read; all its rows depend on is in `content` and its size."""
+        n_high, n_wide = patches.n_high, patches.n_wide
+        cfg = self.config
+        places = places_of(n_high, n_wide, cfg.merge)
+        source = RowSource(
+            merged_rows(patches.values, n_high, n_wide, cfg),
+            np.arange(0, places.shape[1], cfg.n_merged, dtype=np.int32),
+            np.concatenate([np.zeros_like(places[:1]), places]),
+        )
+        digest = blake2b(f"{n_high}x{n_wide} ".encode() + content, digest_size=HASH_BYTES, key=self._settings).digest()
+        return PromptImage(source, digest, n_high // cfg.merge, n_wide // cfg.merge)
+
+    def _shrinking(self, n_most: int) -> ImageReader:
+        """A reader whose images have so many tokens at most."""
+        processor = self.reader.processor
+        assert isinstance(processor.sizing, WholePatches)
+        return replace(self.reader, processor=replace(processor, sizing=processor.sizing.within(n_most)))
+
+    @cached_property
+    def _settings(self) -> bytes:
+        """What rows depend on beside the image."""
+        processor = replace(self.reader.processor, table=np.zeros((0, 3), np.float32))
+        text = f"{processor} {self.config}".encode()
+        return blake2b(text + self.reader.processor.table.tobytes(), digest_size=HASH_BYTES).digest()

@@ -1,0 +1,121 @@
+"""Towers that make several rows of an image, each of a square of patches: those of Qwen's vision models."""
+
+from functools import partial
+
+from tahr.backends.api import Backend, Extras, KVShape, KVStore, StepInputs, Tensor
+from tahr.models.config.record import ChatVisionConfig, ModelConfig
+from tahr.models.decoder import Decoder, make_rope
+from tahr.models.parts.stream import ForwardPass, ResidualStream
+from tahr.models.parts.sublayers import DecoderLayer
+from tahr.models.parts.tower import Part, runs_of_layers
+from tahr.models.parts.weights import Weights
+from tahr.models.towers.vit import PLACE, TowerPass, vit_layer
+from tahr.weights.watch import FileWatch
+
+STEP_TOKENS = 1 << 12  # patches of a step, unless whoever loads the model says otherwise
+
+
+class Merger:
+    """An MLP of a square of patches side by side, normed before they are joined or after."""
+
+    def __init__(self, cfg: ChatVisionConfig, w: Weights, joins_first: bool):
+        joined = cfg.n_merged * cfg.layers.width
+        self.n = cfg.n_merged
+        self.joins_first = joins_first
+        self.norm = w.norm("norm", joined if joins_first else None)
+        self.up = w.linear("up", joined, joined, bias=True)
+        self.down = w.linear("down", cfg.width_out, joined, bias=True)
+
+    def __call__(self, backend: Backend, step: StepInputs, rows: Tensor) -> Tensor:
+        if self.joins_first:
+            rows = self.norm.apply(backend, backend.join_rows(rows, self.n, step))
+        else:
+            rows = backend.join_rows(self.norm.apply(backend, rows), self.n, step)
+        return backend.linear(backend.activate(backend.linear(rows, self.up), None, "gelu"), self.down)
+
+
+class JoiningTower:
+    """Layers of attention in both directions, and mergers. What later ones than the first make of states in the midst
+    of the layers stands beside its result, one set of numbers after the other."""
+
+    def __init__(self, cfg: ChatVisionConfig, w: Weights):
+        layers = cfg.layers
+        self.config = cfg
+        self.files = FileWatch([])
+        self.n_tokens = STEP_TOKENS
+        self.width_in = cfg.row_width
+        self.width = layers.width * (1 + len(cfg.deepstack))
+        self.memory = KVShape(layers.n_heads, layers.head_dim)
+        self.n_pixels = 3 * cfg.patch_size**2
+        self.patch = w.linear("patch", layers.width, cfg.row_width, bias=w.has("patch.bias"))
+        self.layers = [vit_layer(layers, i, w.at(f"layers.{i}")) for i in range(layers.n_layers)]
+        self.merger = Merger(cfg, w.at("merger"), joins_first=False)
+        self.deepstack = [Merger(cfg, w.at(f"deepstack.{i}"), joins_first=True) for i in range(len(cfg.deepstack))]
+        self._ropes = {kind.rope: make_rope(layers, kind.rope) for kind in layers.kinds}
+
+    @property
+    def parts(self) -> list[Part]:
+        """Runs of its layers."""
+        layers = self.config.layers
+        products = layers.width * (4 * layers.width + 2 * layers.ffn_width + 2 * self.n_tokens)
+        return [partial(self._run, each) for each in runs_of_layers(layers.n_layers, self.n_tokens * products)]
+
+    def _run(self, layers: range, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
+        run = TowerPass(backend, step, kv, self._ropes)
+        width = self.config.layers.width
+        is_last = layers.stop == len(self.layers)
+        stream = ResidualStream(backend, self._input(backend, step, layers), 1.0)
+        kept: dict[int, Tensor] = {}  # states that a merger of this part reads
+        for i in layers:
+            self.layers[i].attention(run, stream)
+            self.layers[i].mlp(run, stream)
+            if i in self.config.deepstack:
+                at = self.config.deepstack.index(i)
+                kept[at] = stream.normed(None)
+                if not is_last:
+                    backend.store_rows(kept.pop(at), step, begin=(at + 1) * width)
+        rows = stream.normed(None)
+        if not is_last:
+            backend.store_rows(rows, step)
+            return rows
+        merged = self.merger(backend, step, rows)
+        backend.store_rows(merged, step)
+        for at, merger in enumerate(self.deepstack):
+            state = kept.pop(at) if at in kept else backend.take_rows(step, width, begin=(at + 1) * width)
+            backend.store_rows(merger(backend, step, state), step, begin=(at + 1) * self.config.width_out)
+        return merged
+
+    def _input(self, backend: Backend, step: StepInputs, layers: range) -> Tensor:
+        if layers.start:
+            return backend.take_rows(step, self.config.layers.width)
+        return backend.linear(backend.take_rows(step, self.width_in), self.patch)
+
+
+class WithRowsBehind(DecoderLayer):
+    """A decoder layer behind which numbers of images are added to their rows, those that begin at a column."""
+
+    def __init__(self, layer: DecoderLayer, begin: int):
+        self.__dict__ |= layer.__dict__
+        self.begin = begin
+
+    def mlp(self, run: ForwardPass, stream: ResidualStream) -> None:
+        """Work on each token alone; only steps with images have more to add."""
+        super().mlp(run, stream)
+        if run.step.limits.extras & Extras.ROWS:
+            stream.rows = run.backend.with_rows(stream.normed(None), run.step, add=True, begin=self.begin)
+
+
+def with_joining_tower(decoder: Decoder, cfg: ModelConfig, w: Weights) -> Decoder:
+    """A text model with the tower of its configuration, which adapters do not change; as it is where the files have
+    none."""
+    vision = cfg.chat_vision
+    if vision is None or not w.has(f"{PLACE}.patch.weight"):
+        return decoder
+    decoder.linears = dict(decoder.linears)
+    decoder.tower = JoiningTower(vision, w.at(PLACE).of(vision.layers))
+    decoder.row_width = cfg.width * (1 + len(vision.deepstack))
+    layers = list(decoder.layers)
+    for i in range(len(vision.deepstack)):
+        layers[i] = WithRowsBehind(layers[i], (i + 1) * cfg.width)
+    decoder.layers = layers
+    return decoder

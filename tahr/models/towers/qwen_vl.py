@@ -1,0 +1,177 @@
+"""Qwen's vision models: Qwen3-VL, whose tower also feeds the first layers of the text model, and what is read alike in
+others."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tahr.errors import UnsupportedModel
+from tahr.models.config import record as limits
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ChatVisionConfig, ModelConfig
+from tahr.models.config.rope import in_the_plane
+from tahr.models.decoder import Decoder
+from tahr.models.encoders.layers import of_floats
+from tahr.models.families import qwen3
+from tahr.models.families.phi3 import qkv_heights
+from tahr.models.family import Family
+from tahr.models.files.hf import common
+from tahr.models.parts.arrange import Tensors
+from tahr.models.parts.makers import Make
+from tahr.models.parts.weights import Weights
+from tahr.models.towers.arranging import PATCH, POSITIONS, mismatch
+from tahr.models.towers.clip import MOST_SIDE, both_ways
+from tahr.models.towers.joined import with_joining_tower
+from tahr.models.towers.siglip import MAX_GRID, with_positions
+from tahr.weights.tensor import HostTensor
+
+MOST_MERGE = 8
+THETA = 10000.0
+TAPS = 2  # frames of a video that a patch is made of: an image is both of them
+VISION = {
+    "depth": 27,
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_heads": 16,
+    "hidden_act": "gelu_pytorch_tanh",
+    "num_position_embeddings": 2304,
+    "patch_size": 16,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": TAPS,
+    "deepstack_visual_indexes": [8, 16, 24],
+}
+COMMON = {"num_hidden_layers": "depth", "num_attention_heads": "num_heads"}  # names of what all transformers have
+
+
+def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    return seeing(f, qwen3.QWEN3.refine_hf(f, cfg), VISION)
+
+
+def refine_moe_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    return seeing(f, qwen3.refine_moe_hf(f, cfg), VISION)
+
+
+def seeing(f: Fields, cfg: ModelConfig, defaults: Mapping[str, Any]) -> ModelConfig:
+    """`cfg` with the tower that a config.json describes, and a rope of three axes."""
+    if not isinstance(f.get("vision_config"), Mapping):
+        return cfg
+    part = with_defaults(f.part("vision_config"), defaults)
+    vision = tower_config(part, cfg, f.count("image_token_id", cfg.n_vocab - 1, least=0))
+    if len(vision.deepstack) >= cfg.n_layers:
+        raise part.wrong("deepstack_visual_indexes", f"a list of fewer layers than the text model's {cfg.n_layers}")
+    axes = rope_axes(f, cfg)
+    kinds = tuple(replace(kind, rope=replace(kind.rope, axes=axes)) for kind in cfg.kinds)
+    return replace(cfg, chat_vision=vision, kinds=kinds)
+
+
+def with_defaults(part: Fields, defaults: Mapping[str, Any]) -> Fields:
+    """The tower's part of a config.json under the names of a model of texts."""
+    known = {**defaults, **{name: value for name, value in part.values.items() if value is not None}}
+    named = {name: known.get(other) for name, other in COMMON.items()}
+    return replace(part, values={**known, **named, "vocab_size": 1, "rms_norm_eps": 1e-6})
+
+
+def tower_config(part: Fields, cfg: ModelConfig, placeholder: int) -> ChatVisionConfig:
+    n_positions = part.count("num_position_embeddings", MAX_GRID**2, least=0)
+    if round(n_positions**0.5) ** 2 != n_positions:
+        raise part.wrong("num_position_embeddings", "the number of positions of a square grid")
+    if part.count("out_hidden_size", limits.MOST_WIDTH, default=cfg.width) != cfg.width:
+        raise part.wrong("out_hidden_size", f"{cfg.width}, the width of the text model")
+    if part.count("temporal_patch_size", 4) != TAPS or part.count("in_channels", 4, default=3) != 3:
+        raise UnsupportedModel("The model's patches are not of two frames of three colours; Tahr reads those alone.")
+    layers = common(part, cfg.family)
+    if layers.head_dim % 4:
+        raise part.wrong("num_heads", "a number that gives heads of a multiple of 4 numbers")
+    rope = in_the_plane(THETA, layers.head_dim)
+    layers = replace(both_ways(layers), kinds=tuple(replace(kind, rope=rope) for kind in layers.kinds))
+    return ChatVisionConfig(
+        layers=layers,
+        processor="Qwen2VL",
+        patch_size=part.count("patch_size", MOST_SIDE),
+        merge=part.count("spatial_merge_size", MOST_MERGE),
+        n_positions=n_positions,
+        width_out=cfg.width,
+        placeholder=placeholder,
+        deepstack=deepstack_layers(part, layers.n_layers),
+    )
+
+
+def deepstack_layers(part: Fields, n_layers: int) -> tuple[int, ...]:
+    """The layers whose states go to the text model, in order."""
+    found = part.items("deepstack_visual_indexes")
+    if not all(isinstance(i, int) and 0 <= i < n_layers for i in found) or found != sorted(set(found)):
+        raise part.wrong("deepstack_visual_indexes", f"a rising list of layers below {n_layers}")
+    return tuple(found)
+
+
+def rope_axes(f: Fields, cfg: ModelConfig) -> tuple[int, ...]:
+    """By pair, the axis that turns it: in blocks, or time, height and width in turns as far as each has a section."""
+    n_pairs = cfg.kinds[0].rope.n_dims // 2
+    places = [f.part("rope_parameters"), f.part("rope_scaling")]
+    place = next((each for each in places if each.get("mrope_section") is not None), places[0])
+    sections = place.items("mrope_section", 3)
+    if not all(isinstance(n, int) and n >= 0 for n in sections) or sum(sections) != n_pairs:
+        raise place.wrong("mrope_section", f"three numbers that make up the {n_pairs} pairs of a head")
+    if not place.flag("mrope_interleaved"):
+        return tuple(axis for axis, n in enumerate(sections) for _ in range(n))
+    return tuple(i % 3 if i < 3 * sections[i % 3] else 0 for i in range(n_pairs))
+
+
+# ---- tensors --------------------------------------------------------------------------------------------------------
+
+NAMES = {
+    **{f"{at}visual.patch_embed.proj": "vision.patch" for at in ("model.", "")},
+    **{f"{at}visual.pos_embed": "vision.positions" for at in ("model.", "")},
+    **{f"{at}visual.blocks": "vision.layers" for at in ("model.", "")},
+    **{f"{at}visual.merger": "vision.merger" for at in ("model.", "")},
+    **{f"{at}visual.deepstack_merger_list": "vision.deepstack" for at in ("model.", "")},
+    "norm1": "input_layernorm",
+    "norm2": "post_attention_layernorm",
+    "attn.qkv": "self_attn.qkv_proj",
+    "attn.proj": "self_attn.o_proj",
+    "mlp.linear_fc1": "mlp.up_proj",
+    "mlp.linear_fc2": "mlp.down_proj",
+    "linear_fc1": "up",
+    "linear_fc2": "down",
+}
+
+
+def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
+    """The tower's tensors as `JoiningTower` wants them, if the files have a tower."""
+    vision = cfg.chat_vision
+    if vision is None or PATCH not in tensors:
+        return tensors
+    patch = both_taps(tensors.take(PATCH), vision)
+    tensors.define(PATCH, with_positions(patch, tensors.take(POSITIONS)) if vision.n_positions else patch)
+    tensors.split("self_attn.qkv_proj", qkv_heights(vision.layers), stem="vision")
+    return tensors
+
+
+def both_taps(stored: Make, cfg: ChatVisionConfig) -> Make:
+    """The kernel of a convolution over two frames [width, 3, 2, patch, patch] as a matrix for two equal ones."""
+
+    def make() -> HostTensor:
+        tensor = stored()
+        kernel = (cfg.layers.width, 3, TAPS, cfg.patch_size, cfg.patch_size)
+        if tensor.shape != kernel:
+            raise mismatch(tensor, kernel)
+        return of_floats(tensor.name, tensor.dense().sum(axis=2).reshape(kernel[0], -1))
+
+    return make
+
+
+def with_tower(build: Callable[[ModelConfig, Weights], Decoder]) -> Callable[[ModelConfig, Weights], Decoder]:
+    """A family's `build`, and the tower of its files."""
+    return lambda cfg, w: with_joining_tower(build(cfg, w), cfg, w)
+
+
+SAMPLING = replace(qwen3.SAMPLING, temperature=0.7, top_p=0.8)
+QWEN3_VL = Family(
+    "qwen3_vl",
+    with_tower(qwen3.build),
+    SAMPLING,
+    refine_hf=refine_hf,
+    hf_defaults={"head_dim": 128},
+    hf_names=NAMES,
+    arrange=arrange,
+)

@@ -1,0 +1,78 @@
+"""Prompts of a case as an engine takes them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from chat_vision_cases import pixels, template_tokens
+from engines import Tally
+from tahr.config import SamplingParams
+from tahr.engine.engine import Engine
+from tahr.engine.sequences.prompt_rows import PromptRows
+from tahr.engine.sequences.resolved import ResolvedRequest
+from tahr.engine.sequences.sequence import Sequence as Seq
+from tahr.executor.local import LocalExecutor
+from tahr.generation.pictures import Pictures, PromptImage, SentImage
+from tahr.images.processors import ImageProcessor
+from tahr.images.reading import ImageReader
+from tahr.images.sizing import Exactly
+from tahr.kv.row_slots import RowSpan
+from tahr.library.inputs.prompt_images import PromptImages
+from tahr.models.config.record import ModelConfig
+
+SMALL = {"context_size": 256, "kv_dtype": "f32", "page_size": 8, "image_max_tokens": 16, "feature_cache_bytes": 1 << 16}
+
+
+def reader_of(config: ModelConfig) -> PromptImages:
+    """One that is given the numbers of pixels themselves."""
+    vision = config.chat_vision
+    assert vision
+    blank = np.zeros((256, 3), np.float32)
+    processor = ImageProcessor(Exactly(1, 1), 3, None, blank, vision.patch_size, merge=vision.merge)
+    return PromptImages(ImageReader.of(processor), vision, any(kind.rope.axes for kind in config.kinds))
+
+
+def images_of(case: str, config: ModelConfig) -> list[PromptImage]:
+    reader = reader_of(config)
+    processor = reader.reader.processor
+    found = [processor.patches(values.transpose(1, 2, 0)) for values in pixels(case)]
+    return [reader.of_patches(patches, patches.values.tobytes()) for patches in found]
+
+
+class Known:
+    """A reader of images by their number."""
+
+    def __init__(self, case: str, config: ModelConfig):
+        self.images = images_of(case, config)
+        reader = reader_of(config)
+        self.placeholder = reader.placeholder
+        self.has_axes = reader.has_axes
+
+    def read(self, sent: SentImage) -> PromptImage:
+        return self.images[sent.data]
+
+
+def prompt_of(case: str, name: str, config: ModelConfig) -> tuple[list[int], PromptRows]:
+    tokens, images = template_tokens(name)
+    return Pictures(Known(case, config)).placed(tokens, [SentImage(i, f"image {i}") for i in images])
+
+
+def submitted(engine: Engine, case: str, name: str, config: ModelConfig, params: SamplingParams) -> Seq:
+    tokens, rows = prompt_of(case, name, config)
+    return engine.submit(ResolvedRequest(tokens, params, Tally, rows=rows))
+
+
+def rows_made(engine: Engine, images: Sequence[PromptImage]) -> list[np.ndarray]:
+    """What the tower makes of images."""
+    executor, rows = engine.executor, engine.scheduler.rows
+    assert isinstance(executor, LocalExecutor) and rows
+    store = executor.executed[0].inputs.rows
+    assert store
+    found = []
+    for image in images:
+        span = RowSpan(0, image.n_high * image.n_wide, image.digest)
+        engine.submit_rows([0] * span.rows, lambda _: None, rows=PromptRows((span,), {image.digest: image.source}))
+        while engine.busy:
+            engine.step()
+        found.append(executor.backend.read_rows(store, rows.slots.targets(image.digest)))
+    return found

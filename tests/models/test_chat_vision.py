@@ -1,0 +1,69 @@
+"""Models that chat about images, as tiny random ones: rows, logits and replies equal those of transformers."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import backends_here
+from chat_vision_cases import BANNED, CASES, GRIDS, N_GREEDY, PROMPTS, expected, make_weights
+from chat_vision_runs import SMALL, images_of, prompt_of, rows_made, submitted
+from engines import greedy, run
+from model_files import write_hf
+from tahr.config import EngineConfig
+from tahr.engine.engine import Engine
+from tahr.loading.builder import build_engine
+from tahr.models.loader import Loaded, load, open_model
+
+TOLERANCE = 1e-4
+
+
+@cache
+def loaded_on(case: str, name: str) -> Loaded:
+    return load(open_model([], checkpoint(case)), backends_here.backend(name, deterministic=True))
+
+
+@cache
+def checkpoint(case: str) -> Path:
+    import tempfile
+
+    return write_hf(Path(tempfile.mkdtemp(prefix="tahr-chat-vision-")), CASES[case], make_weights(case))
+
+
+def engine_of(case: str, name: str, **options: object) -> Engine:
+    config = EngineConfig(**{**SMALL, **options})  # type: ignore[arg-type]
+    return build_engine(backends_here.backend(name, deterministic=True), loaded_on(case, name).decoder, config)[0]
+
+
+@pytest.mark.parametrize("name", backends_here.NAMES)
+@pytest.mark.parametrize("case", CASES)
+def test_rows_equal_those_of_transformers(case: str, name: str) -> None:
+    assert not [line for line in loaded_on(case, name).log if line.startswith("Not used")]
+    images = images_of(case, loaded_on(case, name).config)
+    found = rows_made(engine_of(case, name), images)
+    for i in range(len(GRIDS)):
+        assert np.abs(found[i] - expected(case)[f"image_{i}"]).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", backends_here.NAMES)
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("case", CASES)
+def test_logits_equal_those_of_transformers(case: str, prompt: str, name: str) -> None:
+    tokens, rows = prompt_of(case, prompt, loaded_on(case, name).config)
+    found: list[np.ndarray] = []
+    engine = engine_of(case, name)
+    engine.submit_rows(tokens, found.append, first_row=0, rows=rows)
+    while engine.busy:
+        engine.step()
+    assert np.abs(np.concatenate(found) - expected(case)[f"logits_{prompt}"]).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", backends_here.NAMES)
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("case", CASES)
+def test_replies_equal_those_of_transformers(case: str, prompt: str, name: str) -> None:
+    engine = engine_of(case, name)
+    seq = submitted(engine, case, prompt, loaded_on(case, name).config, greedy(N_GREEDY, banned_tokens=BANNED))
+    run(engine, seq)
+    assert seq.tokens[-N_GREEDY:] == list(expected(case)[f"greedy_{prompt}"])
