@@ -179,4 +179,5 @@ def facts_of(model: ExecutedDecoder) -> DecoderFacts:
         n_decode_tokens=model.n_decode_tokens,
         rows=row_facts._replace(n_each=audio.n_rows) if audio else row_facts,
         has_axes=decoder.has_axes,
+        placeholder=decoder.config.chat_vision.placeholder if decoder.tower and decoder.config.chat_vision else -1,
     )

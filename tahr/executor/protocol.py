@@ -73,6 +73,7 @@ class DecoderFacts(NamedTuple):
     n_decode_tokens: int  # tokens of one sequence in a step: its own and its drafts
     rows: RowFacts = NO_ROW_SLOTS  # row slots that its steps read
     has_axes: bool = False  # rope turns tokens by positions of several axes
+    placeholder: int = -1  # token that stands for a row of an image; none: -1
 
 
 class TowerFacts(NamedTuple):

@@ -8,14 +8,19 @@ import numpy as np
 
 from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows, RowSource
 from tahr.errors import ConfigError, TemplateError
-from tahr.kv.row_slots import RowSpan
 
 Message = Mapping[str, Any]
 N_AXES = 3
 NO_TOWER = "this model reads texts alone: leave images out, or choose a model that reads them"
 
 
-class SentImage(NamedTuple):
+class ImageText(NamedTuple):
+    """An image as text that a client sent: a data URI, or base64 alone. It is never a path."""
+
+    text: str
+
+
+class MessageImage(NamedTuple):
     """An image of a message, in any form that a model's reader takes, and its place for errors."""
 
     data: Any
@@ -32,6 +37,10 @@ class PromptImage:
     n_high: int
     n_wide: int
 
+    @property
+    def n_rows(self) -> int:
+        return self.n_high * self.n_wide
+
 
 class PictureReader(Protocol):
     """A model's way with images."""
@@ -44,7 +53,7 @@ class PictureReader(Protocol):
     def has_axes(self) -> bool:
         """Whether rope turns rows of images by their lines and columns."""
 
-    def read(self, sent: SentImage) -> PromptImage:
+    def read(self, sent: MessageImage) -> PromptImage:
         """An image; an error names its place."""
 
 
@@ -54,9 +63,11 @@ class Pictures:
 
     reader: PictureReader | None
     n_most: int | None = None  # images of a request
-    read: dict[tuple[int, int | None], PromptImage] = field(default_factory=dict)  # by the identity of what was sent
+    read: dict[tuple[int, int | None], PromptImage] = field(
+        default_factory=dict
+    )  # keys: what was sent, by identity, and its limit
 
-    def of(self, sent: SentImage) -> PromptImage:
+    def of(self, sent: MessageImage) -> PromptImage:
         """An image, read."""
         if self.reader is None:
             raise ConfigError(f"{sent.place} is an image, but {NO_TOWER}.")
@@ -65,7 +76,7 @@ class Pictures:
             self.read[key] = self.reader.read(sent)
         return self.read[key]
 
-    def placed(self, tokens: list[int], sent: Sequence[SentImage]) -> tuple[list[int], PromptRows]:
+    def placed(self, tokens: list[int], sent: Sequence[MessageImage]) -> tuple[list[int], PromptRows]:
         """A prompt in which every placeholder stands for an image's rows, one each."""
         if not sent:
             return tokens, NO_ROWS
@@ -88,30 +99,29 @@ class Pictures:
 def with_spans(tokens: list[int], images: Sequence[PromptImage], reader: PictureReader) -> tuple[list[int], PromptRows]:
     """Every placeholder repeated for each row of its image."""
     made: list[int] = []
-    spans: list[RowSpan] = []
+    begins: list[int] = []
     left = iter(images)
     for token in tokens:
         if token != reader.placeholder:
             made.append(token)
             continue
-        image = next(left)
-        spans.append(RowSpan(len(made), image.n_high * image.n_wide, image.digest))
-        made += [token] * spans[-1].rows
-    positions = turned(len(made), spans, images) if reader.has_axes else None
-    return made, PromptRows(tuple(spans), {each.digest: each.source for each in images}, positions)
+        begins.append(len(made))
+        made += [token] * next(left).n_rows
+    positions = turned(len(made), begins, images) if reader.has_axes else None
+    return made, PromptRows.at(begins, [(each.digest, each.n_rows, each.source) for each in images], positions)
 
 
-def turned(n_tokens: int, spans: Sequence[RowSpan], images: Sequence[PromptImage]) -> Any:
+def turned(n_tokens: int, begins: Sequence[int], images: Sequence[PromptImage]) -> Any:
     """Positions by time, line and column: rows of an image have one time, and texts go on behind its longer side."""
     found = np.zeros((N_AXES, n_tokens), np.int32)
     at = next_position = 0
-    for span, image in zip(spans, images, strict=True):
-        found[:, at : span.begin] = next_position + np.arange(span.begin - at)
-        next_position += span.begin - at
-        lines, columns = np.divmod(np.arange(span.rows), image.n_wide)
-        found[:, span.begin : span.end] = next_position + np.stack([np.zeros_like(lines), lines, columns])
+    for begin, image in zip(begins, images, strict=True):
+        found[:, at:begin] = next_position + np.arange(begin - at)
+        next_position += begin - at
+        at = begin + image.n_rows
+        lines, columns = np.divmod(np.arange(image.n_rows), image.n_wide)
+        found[:, begin:at] = next_position + np.stack([np.zeros_like(lines), lines, columns])
         next_position += max(image.n_high, image.n_wide)
-        at = span.end
     found[:, at:] = next_position + np.arange(n_tokens - at)
     return found
 
@@ -121,15 +131,15 @@ def turned(n_tokens: int, spans: Sequence[RowSpan], images: Sequence[PromptImage
 TYPES = ("image", "image_url")
 
 
-def without_images(messages: Sequence[Message]) -> tuple[Sequence[Message], list[SentImage]]:
+def without_images(messages: Sequence[Message]) -> tuple[Sequence[Message], list[MessageImage]]:
     """Messages as templates read them, and the images that were in them, in order."""
     if not any(isinstance(message.get("content"), list | tuple) for message in messages):
         return messages, []
-    found: list[SentImage] = []
+    found: list[MessageImage] = []
     return [shown(message, f"messages[{i}]", found) for i, message in enumerate(messages)], found
 
 
-def shown(message: Message, where: str, found: list[SentImage]) -> Message:
+def shown(message: Message, where: str, found: list[MessageImage]) -> Message:
     """A message whose images are only said to be there."""
     content = message.get("content")
     if not isinstance(content, list | tuple):
@@ -142,12 +152,17 @@ def shown(message: Message, where: str, found: list[SentImage]) -> Message:
     return {**message, "content": parts}
 
 
-def part_of(part: Any, where: str, found: list[SentImage]) -> Any:
+def part_of(part: Any, where: str, found: list[MessageImage]) -> Any:
     if not isinstance(part, Mapping) or part.get("type") not in TYPES:
         return part
-    data = part.get("image_url", part.get("image"))
-    data = data.get("url") if isinstance(data, Mapping) else data
+    data = text_of(part["image_url"]) if part.get("image_url") is not None else part.get("image")
     if data is None:
         raise ConfigError(f"{where} is of type {part['type']!r} and has no image: give one.")
-    found.append(data if isinstance(data, SentImage) else SentImage(data, where))
+    found.append(data if isinstance(data, MessageImage) else MessageImage(data, where))
     return {"type": "image"}
+
+
+def text_of(given: Any) -> ImageText | None:
+    """An image in the form of OpenAI's clients."""
+    text = given.get("url") if isinstance(given, Mapping) else given
+    return ImageText(text) if isinstance(text, str) else None

@@ -80,6 +80,6 @@ class WholePatches:
         return size
 
     def within(self, n_merged: int) -> "WholePatches":
-        """The same with so many squares of the factor at most."""
+        """A copy that gives so many squares of the factor at most."""
         most = n_merged * self.factor**2
         return WholePatches(self.factor, min(self.least_pixels, most), min(self.most_pixels, most))

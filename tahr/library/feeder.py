@@ -97,6 +97,8 @@ class Feeder:
             raise ConfigError("There are no tokens to compute: give at least one.")
         if min(tokens) < 0 or max(tokens) >= n_vocab:
             raise ConfigError(f"Token ids must lie between 0 and {n_vocab - 1}.")
+        if self.engine.facts.placeholder in tokens:
+            raise ConfigError("A session's text reads no rows of images: send what has images with a request.")
         if n_before + len(tokens) > context_size:
             raise KvCacheFull(
                 f"The text would have {n_before + len(tokens)} tokens, but the context holds {context_size}: "

@@ -66,6 +66,15 @@ def written_rows(be: Backend, rng: np.random.Generator) -> Arrays:
     return [first, be.read_rows(step.target_rows, [6, 5, 3, 2, 0])]
 
 
+def joined_rows(be: Backend, rng: np.random.Generator) -> Arrays:
+    """Three neighbours as one row, which other ops read; the rows themselves stay."""
+    step = step_with(be, Extras.ROWS)
+    x = be.scale(be.tensor(rows(rng, len(ROW_OF), WIDTH)), 2.0)
+    step.counts[1] = len(ROW_OF) // 3
+    joined = be.join_rows(x, 3, step)
+    return [be.read(each).copy() for each in (joined, be.scale(joined, 0.5), x)]
+
+
 def turned(axes: tuple[int, ...]) -> Case:
     def run(be: Backend, rng: np.random.Generator) -> Arrays:
         step = step_with(be, Extras.ROPE)
@@ -113,7 +122,7 @@ def crossing(be: Backend, rng: np.random.Generator, dtype: str) -> tuple[KVStore
 
 
 CASES = [
-    *(Case("read-rows", read_rows, 0), Case("written-rows", written_rows, 0)),
+    *(Case("read-rows", read_rows, 0), Case("written-rows", written_rows, 0), Case("joined-rows", joined_rows, 0)),
     *map(turned, [(), (0,) * 3 + (1,) * 3 + (2,) * 2, (0, 1, 2, 0, 1, 2, 0, 0)]),
     *map(crossed, ["f32", "f16"]),
 ]

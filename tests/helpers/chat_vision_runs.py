@@ -12,11 +12,10 @@ from tahr.engine.sequences.prompt_rows import PromptRows
 from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence as Seq
 from tahr.executor.local import LocalExecutor
-from tahr.generation.pictures import Pictures, PromptImage, SentImage
+from tahr.generation.pictures import MessageImage, Pictures, PromptImage
 from tahr.images.processors import ImageProcessor
 from tahr.images.reading import ImageReader
 from tahr.images.sizing import Exactly
-from tahr.kv.row_slots import RowSpan
 from tahr.library.inputs.prompt_images import PromptImages
 from tahr.models.config.record import ModelConfig
 
@@ -48,13 +47,13 @@ class Known:
         self.placeholder = reader.placeholder
         self.has_axes = reader.has_axes
 
-    def read(self, sent: SentImage) -> PromptImage:
+    def read(self, sent: MessageImage) -> PromptImage:
         return self.images[sent.data]
 
 
 def prompt_of(case: str, name: str, config: ModelConfig) -> tuple[list[int], PromptRows]:
     tokens, images = template_tokens(name)
-    return Pictures(Known(case, config)).placed(tokens, [SentImage(i, f"image {i}") for i in images])
+    return Pictures(Known(case, config)).placed(tokens, [MessageImage(i, f"image {i}") for i in images])
 
 
 def submitted(engine: Engine, case: str, name: str, config: ModelConfig, params: SamplingParams) -> Seq:
@@ -70,8 +69,8 @@ def rows_made(engine: Engine, images: Sequence[PromptImage]) -> list[np.ndarray]
     assert store
     found = []
     for image in images:
-        span = RowSpan(0, image.n_high * image.n_wide, image.digest)
-        engine.submit_rows([0] * span.rows, lambda _: None, rows=PromptRows((span,), {image.digest: image.source}))
+        rows_alone = PromptRows.at([0], [(image.digest, image.n_rows, image.source)], None)
+        engine.submit_rows([0] * image.n_rows, lambda _: None, rows=rows_alone)
         while engine.busy:
             engine.step()
         found.append(executor.backend.read_rows(store, rows.slots.targets(image.digest)))

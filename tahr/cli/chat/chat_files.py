@@ -126,7 +126,17 @@ def is_message(message: Any) -> bool:
     if not isinstance(message, dict) or message.get("role") not in ROLES:
         return False
     calls = message.get("tool_calls", [])
-    return isinstance(message.get("content"), str) and isinstance(calls, list) and all(map(is_call, calls))
+    return is_content(message.get("content")) and isinstance(calls, list) and all(map(is_call, calls))
+
+
+def is_content(content: Any) -> bool:
+    """A text, or a list of texts and images."""
+    return isinstance(content, str) or (isinstance(content, list) and all(map(is_part, content)))
+
+
+def is_part(part: Any) -> bool:
+    kind = part.get("type") if isinstance(part, dict) else None
+    return kind in ("text", "image_url") and isinstance(part.get(kind), str)
 
 
 def is_call(call: Any) -> bool:

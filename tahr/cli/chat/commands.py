@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tahr.cli.chat import chat_files
+from tahr.cli.chat.chat_images import image_part
 from tahr.cli.chat.conversation import Conversation
 from tahr.cli.settings.options import SAMPLING, said
 from tahr.cli.terminal.console import counted, note, values_line
@@ -123,9 +124,16 @@ def without_kv_option(argument: str) -> tuple[str, bool]:
 
 
 def kv_of(conversation: Conversation) -> bytes:
+    if any(not isinstance(message["content"], str) for message in conversation.messages):
+        raise ConfigError(f"{KV} keeps texts alone, and this conversation has images: save without it.")
     if conversation.prefix_files is None or conversation.raw:
         raise ConfigError(f"{KV} needs a conversation with a model in this process: save without it.")
     return conversation.prefix_files.copy(conversation.llm.encode_chat(conversation.messages, **conversation.variables))
+
+
+def image(conversation: Conversation, argument: str) -> None:
+    conversation.images.append(image_part(file_named(argument, "/image")))
+    note(f"The next message has {counted(len(conversation.images), 'image')}.")
 
 
 def load(conversation: Conversation, argument: str) -> None:
@@ -173,6 +181,7 @@ COMMANDS = {
     "clear": Command(clear, "", "forget the conversation, keep the system prompt", also=("reset",)),
     "system": Command(system, "TEXT", "show or change the system prompt"),
     "set": Command(set_value, "NAME VALUE", "show or change sampling; the value `default` is the model's own"),
+    "image": Command(image, "FILE", "put an image before the next message"),
     "save": Command(save, "[--kv] FILE", "write the conversation to a file; --kv: what was computed of it, too"),
     "load": Command(load, "FILE", "go on with a saved conversation"),
     "bye": Command(leave, "", "leave", also=("quit", "exit")),

@@ -54,6 +54,7 @@ class Conversation:
     raw: bool = False
     shifts: bool = True  # whether old turns may be dropped when the context is full
     messages: list[Message] = field(default_factory=list)
+    images: list[Message] = field(default_factory=list)  # parts of the next message of the user
     grammar: Grammar | None = None  # grammar of every reply
     prefix_files: "PrefixFiles | None" = None  # keys and values in files, where the model is in this process
 
@@ -153,9 +154,15 @@ class Conversation:
         if self.raw:
             return self.llm.stream(text, self._params)
         calls = self._open_calls
-        self.messages = [*self.messages, result_of(calls[0], text) if calls else {"role": "user", "content": text}]
+        self.messages = [*self.messages, result_of(calls[0], text) if calls else self._user_message(text)]
         self._drop_old_turns()
         return self.llm.stream_chat(self.messages, self._params, **self.variables)
+
+    def _user_message(self, text: str) -> Message:
+        """A message of the user, with the images that were chosen for it before it."""
+        content = [*self.images, {"type": "text", "text": text}] if self.images else text
+        self.images = []
+        return {"role": "user", "content": content}
 
     @property
     def _params(self) -> SamplingParams:

@@ -33,6 +33,7 @@ examples:
   tahr run qwen3:0.6b --lora sql=adapters/sql        with an adapter; several add up
   cat notes.txt | tahr run -p "Summarise:" -f -      `-` reads standard input, here after the prompt
   tahr run -p "Name a fruit" --choice apple,pear     the reply is one of these; also --json-schema, --regex, --grammar
+  tahr run Qwen/Qwen3-VL-2B-Instruct --image cat.jpg -p "What is this?"
   tahr run --tools tools.json -p "Warm in Rome?"     functions the model may call; calls are shown, never run
   tahr run --output-format jsonl < turns.txt         for programs: a line in is a turn, events out
   tahr run --server                                  with the model of the server on this machine: at once
@@ -53,6 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--model", dest="model_option", metavar="MODEL", help="the same as MODEL")
     parser.add_argument("-p", "--prompt", help="the prompt (-: standard input)")
     parser.add_argument("-f", "--file", type=Path, help="a file that is the prompt, or follows -p (-: standard input)")
+    parser.add_argument(
+        "--image",
+        dest="images",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="an image before the prompt, for models that read images; may be given several times",
+    )
     parser.add_argument("-sys", "--system", "--system-prompt", metavar="TEXT", help="the system prompt")
     parser.add_argument("--raw", action="store_true", help="continue the prompt as it stands, without a chat template")
     options.add_thinking(parser)
@@ -129,6 +138,7 @@ def run(args: argparse.Namespace) -> int:
             variables,
             raw=raw,
             shifts=not args.no_context_shift,
+            images=images_of(args),
             grammar=grammar,
             prefix_files=prefix_files(llm, name, chosen, config.quantize),
         )
@@ -162,6 +172,7 @@ def run_attached(
         requested,
         raw=args.raw,
         shifts=not args.no_context_shift,
+        images=images_of(args),
         grammar=grammar,
     )
     if (system := layers.values("chat").get("system")) and not args.raw:
@@ -170,6 +181,13 @@ def run_attached(
         show_banner(conversation, args.verbose)
     output.ready(model.name, model.backend_summary)
     return chat(conversation, args.quiet) if prompt is None else one_shot(conversation, prompt)
+
+
+def images_of(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The images of the first message."""
+    from tahr.cli.chat.chat_images import image_part
+
+    return [image_part(path) for path in args.images or ()]
 
 
 def refuse_engine_options(args: argparse.Namespace) -> None:
@@ -209,9 +227,9 @@ def refuse_contradictions(args: argparse.Namespace) -> None:
         raise ConfigError("--bench-mode prints the summary alone: leave out --output-format, --no-stats and --quiet.")
     if args.raw and args.system is not None:
         raise ConfigError("--raw has no system prompt: put the text of --system into the prompt, or leave out --raw.")
-    for flag in ("thinking", "tools", "tool_choice", "reasoning_effort"):
+    for flag in ("images", "thinking", "tools", "tool_choice", "reasoning_effort"):
         if args.raw and getattr(args, flag) is not None:
-            option = flag.replace("_", "-")
+            option = flag.replace("images", "image").replace("_", "-")
             raise ConfigError(f"--raw uses no chat template, which --{option} needs: leave out one of the two.")
 
 

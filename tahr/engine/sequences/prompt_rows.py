@@ -1,6 +1,6 @@
 """The rows of a prompt that are no embeddings: where they belong, and what they are computed from."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -33,6 +33,14 @@ class PromptRows:
     rope_positions: "Ints | None" = None  # [N_AXES, n_prompt]; None: the places of tokens. They follow from the rest.
     # All tokens look at the rows of an input, those to come too: its span is the prompt's first token.
     seen_by_all: bool = False
+
+    @staticmethod
+    def at(
+        begins: Sequence[int], inputs: Sequence[tuple[bytes, int, RowSource]], rope_positions: "Ints | None"
+    ) -> "PromptRows":
+        """Inputs, each with its digest and its number of rows, whose first placeholders are at `begins`."""
+        spans = tuple(RowSpan(begin, n, digest) for begin, (digest, n, _) in zip(begins, inputs, strict=True))
+        return PromptRows(spans, {digest: source for digest, _, source in inputs}, rope_positions)
 
     def __bool__(self) -> bool:
         return bool(self.spans) or self.rope_positions is not None

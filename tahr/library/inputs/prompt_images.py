@@ -9,7 +9,7 @@ import numpy as np
 
 from tahr.engine.sequences.prompt_rows import RowSource
 from tahr.errors import ConfigError
-from tahr.generation.pictures import PromptImage, SentImage
+from tahr.generation.pictures import ImageText, MessageImage, PromptImage
 from tahr.images.data_uri import data_of
 from tahr.images.processors import Patches
 from tahr.images.reading import ImageReader
@@ -33,7 +33,7 @@ class PromptImages:
         """The token that the model's template writes for an image."""
         return self.config.placeholder
 
-    def read(self, sent: SentImage) -> PromptImage:
+    def read(self, sent: MessageImage) -> PromptImage:
         """An image; an error names its place."""
         try:
             return self._read(sent.data, sent.n_most)
@@ -42,8 +42,8 @@ class PromptImages:
 
     def _read(self, image: Any, n_most: int | None) -> PromptImage:
         limits = self.reader.limits
-        if isinstance(image, str) and image[:5].lower() == "data:":
-            image = data_of(image, limits.max_image_bytes)
+        if isinstance(image, ImageText):
+            image = data_of(image.text, limits.max_image_bytes)
         data = opened(image, limits.max_image_bytes)
         patches = (self._shrinking(n_most) if n_most else self.reader)(data)
         # The same pixels in another form are the same rows.
@@ -70,7 +70,7 @@ class PromptImages:
 
     @cached_property
     def _settings(self) -> bytes:
-        """What rows depend on beside the image."""
+        """A digest of all that rows depend on beside the image."""
         processor = replace(self.reader.processor, table=np.zeros((0, 3), np.float32))
         text = f"{processor} {self.config}".encode()
         return blake2b(text + self.reader.processor.table.tobytes(), digest_size=HASH_BYTES).digest()

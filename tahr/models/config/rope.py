@@ -31,7 +31,7 @@ class RopeConfig:
     theta: float
     n_dims: int
     scaling: Scaling | None = None
-    axes: tuple[int, ...] = ()  # by pair, the axis whose position turns it, see `Rope.axes`
+    axes: tuple[int, ...] = ()  # axis by pair: its position turns the pair; empty: the first for all
 
     def frequencies(self) -> tuple[NDArray[np.float32], float]:
         """(angle per position of every pair, factor of cos and sin)."""

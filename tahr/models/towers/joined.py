@@ -69,20 +69,24 @@ class JoiningTower:
         for i in layers:
             self.layers[i].attention(run, stream)
             self.layers[i].mlp(run, stream)
-            if i in self.config.deepstack:
-                at = self.config.deepstack.index(i)
-                kept[at] = stream.normed(None)
-                if not is_last:
-                    backend.store_rows(kept.pop(at), step, begin=(at + 1) * width)
+            if i not in self.config.deepstack:
+                continue
+            at = self.config.deepstack.index(i) + 1
+            state = stream.normed(None)
+            if is_last:
+                kept[at] = state
+            else:
+                backend.store_rows(state, step, at * width)
         rows = stream.normed(None)
         if not is_last:
             backend.store_rows(rows, step)
             return rows
         merged = self.merger(backend, step, rows)
         backend.store_rows(merged, step)
-        for at, merger in enumerate(self.deepstack):
-            state = kept.pop(at) if at in kept else backend.take_rows(step, width, begin=(at + 1) * width)
-            backend.store_rows(merger(backend, step, state), step, begin=(at + 1) * self.config.width_out)
+        for at, merger in enumerate(self.deepstack, 1):
+            state = kept.pop(at) if at in kept else backend.take_rows(step, width, at * width)
+            more = merger(backend, step, state)
+            backend.store_rows(more, step, at * self.config.width_out)
         return merged
 
     def _input(self, backend: Backend, step: StepInputs, layers: range) -> Tensor:

@@ -99,7 +99,8 @@ def tower_config(part: Fields, cfg: ModelConfig, placeholder: int) -> ChatVision
 def deepstack_layers(part: Fields, n_layers: int) -> tuple[int, ...]:
     """The layers whose states go to the text model, in order."""
     found = part.items("deepstack_visual_indexes")
-    if not all(isinstance(i, int) and 0 <= i < n_layers for i in found) or found != sorted(set(found)):
+    known = range(n_layers)
+    if any(i not in known for i in found) or found != sorted(set(found)):
         raise part.wrong("deepstack_visual_indexes", f"a rising list of layers below {n_layers}")
     return tuple(found)
 
@@ -120,11 +121,14 @@ def rope_axes(f: Fields, cfg: ModelConfig) -> tuple[int, ...]:
 # ---- tensors --------------------------------------------------------------------------------------------------------
 
 NAMES = {
-    **{f"{at}visual.patch_embed.proj": "vision.patch" for at in ("model.", "")},
-    **{f"{at}visual.pos_embed": "vision.positions" for at in ("model.", "")},
-    **{f"{at}visual.blocks": "vision.layers" for at in ("model.", "")},
-    **{f"{at}visual.merger": "vision.merger" for at in ("model.", "")},
-    **{f"{at}visual.deepstack_merger_list": "vision.deepstack" for at in ("model.", "")},
+    "model.visual.patch_embed.proj": "vision.patch",
+    "model.visual.pos_embed": "vision.positions",
+    "model.visual.blocks": "vision.layers",
+    "model.visual.merger": "vision.merger",
+    "model.visual.deepstack_merger_list": "vision.deepstack",
+    "visual.patch_embed.proj": "vision.patch",
+    "visual.blocks": "vision.layers",
+    "visual.merger": "vision.merger",
     "norm1": "input_layernorm",
     "norm2": "post_attention_layernorm",
     "attn.qkv": "self_attn.qkv_proj",

@@ -58,10 +58,12 @@ def places_of(n_high: int, n_wide: int, merge: int) -> Ints:
 def corner_shares(n: int, n_stored: int) -> Floats:
     """How much of each of `n_stored` neighbours goes into each of n, of which the first and the last are those of the
     ends: [n, n_stored]."""
-    at = np.linspace(0, n_stored - 1, n, dtype=np.float32)
+    last = n_stored - 1
+    at = np.linspace(0, last, n, dtype=np.float32)
     first = at.astype(np.int32)
-    second = np.minimum(first + 1, n_stored - 1)
+    behind = at - first
+    rows = np.arange(n)
     weights = np.zeros((n, n_stored), np.float32)
-    weights[np.arange(n), first] = 1 - (at - first)
-    weights[np.arange(n), second] += at - first
+    weights[rows, first] = 1 - behind
+    weights[rows, np.minimum(first + 1, last)] += behind
     return weights

@@ -8,7 +8,18 @@ from tahr.server.bodies.decoding import Inert, Refused, described
 from tahr.text.replies.thinking import EFFORTS
 from tahr.text.tool_calls.tools import NAME
 
-BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
+BLOCKS = ("text", "image", "thinking", "redacted_thinking", "tool_use", "tool_result")
+SOURCES = ("base64", "url", "file")
+
+
+class ImageSource(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Where an image is; one that is not sent along is refused."""
+
+    type: Annotated[str, described(enum=SOURCES)]
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+    file_id: str | None = None
 
 
 class ContentBlock(Struct, kw_only=True):
@@ -16,6 +27,7 @@ class ContentBlock(Struct, kw_only=True):
 
     type: Annotated[str, described(enum=BLOCKS)]
     text: str | None = None  # field of a text
+    source: ImageSource | None = None  # field of an image
     thinking: str | None = None  # field of thinking
     id: str | None = None  # field of a tool's use
     name: str | None = None

@@ -5,7 +5,7 @@ Their blocks hold what are messages of their own elsewhere: a tool's result stan
 
 from collections.abc import Iterator, Sequence
 
-from tahr.server.anthropic.blocks import call_of, required, result_of, text_part
+from tahr.server.anthropic.blocks import call_of, part_of, required, result_of, text_part
 from tahr.server.anthropic.bodies import AnthropicMessage, ContentBlock, CountTokensBody
 from tahr.server.bodies.image_parts import ContentPart
 from tahr.server.bodies.messages import Message, MessageToolCall
@@ -55,7 +55,7 @@ def user_turns(blocks: Sequence[ContentBlock], where: str, role: str) -> Iterato
         if block.type == "tool_result":
             yield result_of(block, at)
         else:
-            yield Message(role=role, content=[text_part(block, at, "messages")])
+            yield Message(role=role, content=[part_of(block, at, "messages")])
 
 
 def assistant_turn(blocks: Sequence[ContentBlock], where: str) -> Message:

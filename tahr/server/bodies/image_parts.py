@@ -4,18 +4,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from tahr.generation.pictures import SentImage
+from tahr.generation.pictures import ImageText, MessageImage
+from tahr.server.bodies.inputs import ImageUrl
 from tahr.server.http.errors import bad_field
 
 DETAILS = {"low": 256, "auto": None, "high": None, "original": None}  # limits on the tokens of an image
 TAKERS = ("user", "tool", "function")  # roles whose messages may have images
-
-
-class ImageUrl(Struct, forbid_unknown_fields=True):
-    """An image as OpenAI's clients send it."""
-
-    url: str
-    detail: str | None = None
 
 
 class ContentPart(Struct):
@@ -55,9 +49,4 @@ def image_of(part: ContentPart, where: str, role: str) -> dict[str, Any]:
     if detail is not None and detail not in DETAILS:
         raise bad_field(field, f"{place} has the detail {detail[:64]!r}, but it must be one of {', '.join(DETAILS)}.")
     url = sent.url if isinstance(sent, ImageUrl) else sent
-    return {"type": "image", "image": SentImage(as_data(url), place, DETAILS[detail or "auto"])}
-
-
-def as_data(text: str) -> str:
-    """Base64 alone as a data URI: a text is never a path here."""
-    return text if text[:5].lower() == "data:" else f"data:image/*;base64,{text}" if "://" not in text[:256] else text
+    return {"type": "image", "image": MessageImage(ImageText(url), place, DETAILS[detail or "auto"])}

@@ -2,8 +2,6 @@
 
 from msgspec import Struct
 
-from tahr.server.bodies.decoding import Inert
-
 
 class TextItem(Struct, forbid_unknown_fields=True):
     """A text among others, as some clients of embeddings send it."""
@@ -19,7 +17,7 @@ class ImageUrl(Struct, forbid_unknown_fields=True):
     """A data URI, as parts of messages hold it."""
 
     url: str
-    detail: Inert = None
+    detail: str | None = None
 
 
 class EmbeddingPart(Struct, forbid_unknown_fields=True):

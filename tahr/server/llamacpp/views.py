@@ -26,7 +26,7 @@ async def props(request: HttpRequest, state: ServerState) -> None:
         bos_token=piece(engine.tokenizer, engine.tokenizer.bos_id),
         eos_token=piece(engine.tokenizer, engine.tokenizer.eos_id),
         build_info=f"tahr-{__version__}",
-        modalities={"vision": False, "audio": False},
+        modalities={"vision": engine.inputs.pictures is not None, "audio": False},
     )
     await request.respond_json(reply)
 

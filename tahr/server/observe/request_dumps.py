@@ -49,7 +49,7 @@ KNOWN = {
     name
     for body in (
         *(bodies.ChatBody, bodies.CompletionBody, bodies.EmbeddingBody),
-        *(messages.Message, image_parts.ContentPart, image_parts.ImageUrl, bodies.StreamOptions),
+        *(messages.Message, image_parts.ContentPart, bodies.StreamOptions),
     )
     for name in body.__struct_fields__
 }

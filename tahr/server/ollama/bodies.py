@@ -53,7 +53,7 @@ class OllamaMessage(Struct, kw_only=True, forbid_unknown_fields=True):
     role: str
     content: str | None = None
     thinking: str | None = None
-    images: list[Any] | None = None
+    images: list[str] | None = None
     tool_calls: list[OllamaToolCall] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
@@ -91,7 +91,7 @@ class OllamaGenerateBody(OllamaBody, kw_only=True):
     template: str | None = None
     raw: bool | None = None
     context: list[int] | None = None
-    images: list[Any] | None = None
+    images: list[str] | None = None
 
 
 class OllamaEmbedBody(Struct, kw_only=True, forbid_unknown_fields=True):

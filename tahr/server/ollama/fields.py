@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from tahr.server.bodies.image_parts import ContentPart, placed_image
 from tahr.server.bodies.messages import Message, MessageFunction, MessageToolCall
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.http.guard import check_admin
@@ -141,16 +142,22 @@ def messages_of(messages: Sequence[OllamaMessage]) -> list[Message]:
     return [message_of(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
+def content_of(text: str | None, role: str, images: Sequence[str] | None, where: str) -> str | list[ContentPart] | None:
+    """A text, with its images before it."""
+    if not images:
+        return text if text is not None or role == "assistant" else ""
+    parts = [placed_image(data, f"{where}[{i}]") for i, data in enumerate(images)]
+    return [*parts, ContentPart("text", text or "")]
+
+
 def message_of(message: OllamaMessage, where: str) -> Message:
-    if message.images:
-        raise bad_field("messages", f"{where}.images holds images, but this server reads text only: leave them out.")
     calls = [
         MessageToolCall(function=MessageFunction(call.function.name, call.function.arguments), id=call.id)
         for call in message.tool_calls or ()
     ]
     return Message(
         role=message.role,
-        content=message.content if message.content is not None or message.role == "assistant" else "",
+        content=content_of(message.content, message.role, message.images, f"{where}.images"),
         name=message.tool_name or message.name,
         tool_call_id=message.tool_call_id,
         tool_calls=calls or None,

@@ -23,6 +23,7 @@ from tahr.server.ollama.bodies import KeepAlive, OllamaBody, OllamaChatBody, Oll
 from tahr.server.ollama.fields import (
     SENT_NAMES,
     check_keep_alive,
+    content_of,
     find_model,
     grammar_of,
     keep_alive_s,
@@ -60,7 +61,7 @@ async def generate(request: HttpRequest, state: ServerState) -> None:
     body = await state.text_pool.run(partial(decode, GENERATE, data), len(data))
     model = find_model(state.models, body.model)
     check_generate(body)
-    if not body.prompt and not body.suffix:
+    if not body.prompt and not body.suffix and not body.images:
         return await load_only(request, state, body, model)
     async with kept_alive(request, state, model, body.keep_alive):
         make = text_request if body.raw or body.suffix or is_base(model, body) else prompt_request
@@ -69,18 +70,19 @@ async def generate(request: HttpRequest, state: ServerState) -> None:
 
 def is_base(model: ServedModel, body: OllamaGenerateBody) -> bool:
     """Whether a prompt is continued because the model has no template that would make a message of it."""
-    return model.engine.template is None and not body.system and not body.think
+    return model.engine.template is None and not body.system and not body.think and not body.images
 
 
 def check_generate(body: OllamaGenerateBody) -> None:
     refused = {
-        "images": "this server reads text only",
         "template": "the model's own template is used; raw takes a prompt as it is",
         "context": "conversations go on at /api/chat",
     }
     for name, why in refused.items():
         if getattr(body, name):
             raise bad_field(name, f"{name} is not supported, because {why}: leave it out.")
+    if body.images and (body.raw or body.suffix):
+        raise bad_field("images", "images needs the model's template, which raw and suffix leave out: send one.")
     plain = "raw" if body.raw else "suffix" if body.suffix else ""
     for name in ("system", "think") if plain else ():
         if getattr(body, name):
@@ -98,7 +100,7 @@ def chat_request(request: HttpRequest, state: ServerState, body: OllamaChatBody,
 def prompt_request(request: HttpRequest, state: ServerState, body: OllamaGenerateBody, caller: Caller) -> ServedRequest:
     """A prompt is a message of the user."""
     system = [Message(role="system", content=body.system)] if body.system else []
-    messages = [*system, Message(role="user", content=body.prompt)]
+    messages = [*system, Message(role="user", content=content_of(body.prompt, "user", body.images, "images"))]
     return conversation(state, body, messages, None, LineOptions(body.model, request, is_chat=False), caller)
 
 

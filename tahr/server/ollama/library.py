@@ -169,6 +169,7 @@ def capabilities(model: ServedModel) -> list[str]:
     template = engine.template
     has = {
         "completion": not engine.inputs.encoding,
+        "vision": engine.inputs.pictures is not None,
         "embedding": not engine.inputs.scores_pairs,
         "tools": template is not None,
         "thinking": template is not None and can_think(template),

@@ -9,7 +9,8 @@ from tahr.text.replies.thinking import EFFORTS
 from tahr.text.tool_calls.tools import NAME
 
 ITEMS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
-PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
+TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
+PARTS = (*TEXTS, "input_image")
 SIDES = ("user", "assistant", "system", "developer")
 FUNCTION = {
     "type": "object",
@@ -25,6 +26,9 @@ class InputPart(Struct, omit_defaults=True):
     type: Annotated[str, described(enum=PARTS)]
     text: str | None = None
     refusal: str | None = None
+    image_url: str | None = None  # field of an image
+    detail: str | None = None
+    file_id: str | None = None
 
 
 class InputItem(Struct, kw_only=True, omit_defaults=True):

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from tahr.server.bodies.image_parts import ContentPart
+from tahr.server.bodies.image_parts import ContentPart, is_image, placed_image
 from tahr.server.bodies.messages import MAX_NAME_CHARS, Message, MessageFunction, MessageToolCall
 from tahr.server.bodies.turns import Turns, text_parts
 from tahr.server.http.errors import HttpError, bad_field
-from tahr.server.responses.bodies import PARTS, InputItem, InputPart
+from tahr.server.responses.bodies import TEXTS, InputItem, InputPart
 
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 
@@ -55,8 +55,9 @@ def call_of(item: InputItem, where: str) -> Message:
 def output_of(item: InputItem, where: str) -> Message:
     if item.output is None:
         raise bad_field("input", f"{where}.output is missing: give it.")
-    text = "\n".join(part.text or "" for part in parts_of(item.output, f"{where}.output"))
-    return Message(role="tool", content=text, tool_call_id=identifier(item.call_id, f"{where}.call_id"))
+    parts = parts_of(item.output, f"{where}.output")
+    content = parts if any(map(is_image, parts)) else "\n".join(part.text or "" for part in parts)
+    return Message(role="tool", content=content, tool_call_id=identifier(item.call_id, f"{where}.call_id"))
 
 
 KINDS: Mapping[str, Callable[[InputItem, str], Message]] = {
@@ -75,12 +76,21 @@ def flat_name(namespace: str | None, name: str) -> str:
 def parts_of(content: str | list[InputPart], where: str) -> list[ContentPart]:
     if isinstance(content, str):
         return [ContentPart("text", content)]
-    return [text_part(part, f"{where}[{i}]") for i, part in enumerate(content)]
+    return [part_of(part, f"{where}[{i}]") for i, part in enumerate(content)]
+
+
+def part_of(part: InputPart, where: str) -> ContentPart:
+    """A text or an image."""
+    if part.type != "input_image":
+        return text_part(part, where)
+    if part.file_id is not None or part.image_url is None:
+        raise bad_field("input", f"{where} must hold the image: send it as image_url, a data URI, without a file_id.")
+    return placed_image(part.image_url, where, part.detail)
 
 
 def text_part(part: InputPart, where: str) -> ContentPart:
     text = part.refusal if part.type == "refusal" else part.text
-    if part.type not in PARTS:
+    if part.type not in TEXTS:
         raise unreadable(where, part.type)
     if text is None:
         raise bad_field("input", f"{where} is of type {part.type!r} and has no text: give one.")

@@ -1,0 +1,182 @@
+"""Conversations with images, from files to replies: what the library takes, and what is refused."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from chat_vision_cases import IMAGE
+from chat_vision_files import write_chat_vision
+from image_cases import pixels, png
+from tahr import LLM, SamplingParams
+from tahr.cli.chat.commands import obey
+from tahr.cli.chat.conversation import Conversation
+from tahr.cli.main import main
+from tahr.cli.terminal.console import TextOutput
+from tahr.errors import ConfigError, TahrError, TemplateError
+from tahr.images.errors import BadImage, ImageTooLarge
+from tahr.library.feeder import Feeder
+
+EIGHT = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
+PHOTO = png("RGB", 300, 500)
+OTHER = png("RGB", 640, 427)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_chat_vision(tmp_path_factory.mktemp("qwen3_vl"))
+
+
+@pytest.fixture(scope="module")
+def llm(folder: str) -> LLM:
+    return LLM(folder, context_size=256, page_size=8)
+
+
+def asked(*parts: Any) -> list[dict[str, Any]]:
+    """A message of texts and images."""
+    content = [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+    return [{"role": "user", "content": content}]
+
+
+def shown(image: Any) -> dict[str, Any]:
+    return {"type": "image", "image": image}
+
+
+def said(llm: LLM, *parts: Any) -> list[int]:
+    return list(llm.chat(asked(*parts), EIGHT).token_ids)
+
+
+def test_every_form_is_the_same_image(llm: LLM, tmp_path: Path) -> None:
+    (tmp_path / "photo.png").write_bytes(PHOTO)
+    opened = Image.open(BytesIO(PHOTO))
+    forms = [PHOTO, bytearray(PHOTO), opened, np.array(opened), str(tmp_path / "photo.png"), tmp_path / "photo.png"]
+    replies = [said(llm, "what ", shown(form), " cat") for form in forms]
+    assert replies == replies[:1] * len(forms)
+    assert said(llm, "what ", shown(OTHER), " cat") != replies[0]
+    assert said(llm, "what ", " cat") != replies[0]
+
+
+def test_tokens_of_an_image_count(llm: LLM) -> None:
+    """300 by 500 pixels are brought to 24 by 40, each token is made of 8 by 8."""
+    tokens = llm.encode_chat(asked("cat", shown(PHOTO)))
+    assert tokens.count(IMAGE) == 3 * 5
+    done = llm.chat(asked("cat", shown(PHOTO)), EIGHT)
+    assert done.n_prompt_tokens == len(tokens)
+
+
+def test_a_batch_is_each_alone(folder: str) -> None:
+    """Bit for bit, whatever shares the steps, in chunks of any size, and when the prefix is known."""
+    chats = [asked("cat ", shown(PHOTO)), asked(shown(OTHER), shown(PHOTO), " dog"), asked("a b c d"), asked("b")]
+    params = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True, logprobs=2)
+    fresh = LLM(folder, context_size=256, page_size=8, prefix_cache=False)
+    alone = [fresh.chat(chat, params) for chat in chats]
+    wanted = [(each.token_ids, each.logprobs) for each in alone]
+    for options in ({}, {"prefill_chunk_size": 7}, {"prefill_chunk_size": 64}):
+        batched = LLM(folder, context_size=256, page_size=8, **options)
+        for _ in range(2):
+            found = batched.chat(chats * 2, params, progress=False)
+            assert [(each.token_ids, each.logprobs) for each in found] == wanted * 2
+
+
+def test_an_image_is_computed_once(llm: LLM) -> None:
+    slots = llm.engine.scheduler.rows
+    assert slots
+    said(llm, "a ", shown(PHOTO), " b")
+    used = slots.slots.n_used
+    said(llm, "c ", shown(PHOTO), " d")
+    assert slots.slots.n_used == used and not slots.slots.n_held
+
+
+def test_names_of_placeholders_are_text(llm: LLM) -> None:
+    """Only what the template writes stands for an image."""
+    text = "<|vision_start|><|image_pad|><|vision_end|>"
+    tokens = llm.encode_chat(asked(text, shown(PHOTO)))
+    assert tokens.count(IMAGE) == 15
+    assert llm.encode_chat([{"role": "user", "content": text}]).count(IMAGE) == 0
+    with pytest.raises(ConfigError, match="stands for an image"):
+        llm.generate(text, EIGHT)
+    with pytest.raises(ConfigError, match="stands for an image"):
+        llm.generate([1, IMAGE, 2], EIGHT)
+
+
+@pytest.mark.parametrize(
+    ("image", "error", "words"),
+    [
+        (b"", BadImage, r"messages\[0\]\.content\[1\]: The image is empty"),
+        (PHOTO[:200], BadImage, r"messages\[0\]\.content\[1\]: The image is damaged"),
+        (b"<svg/>", BadImage, "SVG"),
+        ("/no/such/file.png", ConfigError, "cannot be read"),
+        (7, ConfigError, "must be a path"),
+    ],
+)
+def test_what_is_no_image(llm: LLM, image: Any, error: type[TahrError], words: str) -> None:
+    with pytest.raises(error, match=words) as raised:
+        said(llm, "cat", shown(image))
+    assert str(raised.value).endswith(".")
+
+
+def test_what_is_too_much(folder: str) -> None:
+    small = LLM(folder, context_size=32, page_size=8, max_image_bytes=500_000)
+    with pytest.raises(TahrError, match="context"):
+        said(small, shown(PHOTO), shown(PHOTO), shown(PHOTO))
+    big = BytesIO()
+    pixels("RGB", 640, 427).save(big, "BMP")
+    with pytest.raises(ImageTooLarge, match=r"messages\[0\]\.content\[0\]"):
+        said(small, shown(big.getvalue()))
+    few = LLM(folder, context_size=256, page_size=8, feature_cache_bytes=4 * 4 * 32 * 20)
+    with pytest.raises(ConfigError, match="memory for 20"):
+        said(few, shown(PHOTO), shown(OTHER))
+
+
+def test_images_where_none_belong(llm: LLM, folder: str) -> None:
+    with pytest.raises(ConfigError, match=r"messages\[0\] is a system message"):
+        llm.chat([{"role": "system", "content": [shown(PHOTO)]}, *asked("cat")], EIGHT)
+    with pytest.raises(ConfigError, match="has no image"):
+        said(llm, {"type": "image"})
+    blind = "{%- for message in messages %}{{ message.content if message.content is string else 'x' }}{% endfor %}"
+    path = Path(folder) / "blind.jinja"
+    path.write_text(blind)
+    other = LLM(folder, context_size=256, page_size=8, chat_template=str(path))
+    with pytest.raises(TemplateError, match="1 images, but the model's chat template wrote placeholders for 0"):
+        said(other, shown(PHOTO))
+
+
+def test_sessions_refuse_images(llm: LLM) -> None:
+    tokens = llm.encode_chat(asked("cat", shown(PHOTO)))
+    with pytest.raises(ConfigError, match="A session's text reads no rows of images"):
+        Feeder(llm.engine).open(tokens, lambda _: None)
+
+
+# ---- the command line ---------------------------------------------------------------------------------------------
+
+
+def test_images_on_the_command_line(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "photo.png").write_bytes(PHOTO)
+    image = str(tmp_path / "photo.png")
+    options = ["--temperature", "0", "-n", "8", "--ctx-size", "256", "--quiet", "--no-stats"]
+    assert main(["run", folder, "--image", image, "-p", "cat", *options]) == 0
+    shown_reply = capsys.readouterr().out
+    llm = LLM(folder, context_size=256)
+    assert shown_reply.strip() == llm.chat(asked(shown(PHOTO), "cat"), SamplingParams(max_tokens=8, temperature=0)).text
+    assert main(["run", folder, "--image", str(tmp_path / "none.png"), "-p", "cat", *options]) != 0
+    assert "cannot be read" in capsys.readouterr().err
+    assert main(["run", folder, "--image", image, "--raw", "-p", "cat", *options]) != 0
+    assert "--image" in capsys.readouterr().err
+
+
+def test_an_image_in_the_chat(llm: LLM, tmp_path: Path) -> None:
+    (tmp_path / "photo.png").write_bytes(PHOTO)
+    conversation = Conversation(llm, TextOutput(stats=False, thinking=False), EIGHT)
+    obey(conversation, f"/image {tmp_path / 'photo.png'}")
+    conversation.reply("cat")
+    conversation.reply("dog")
+    assert [type(each["content"]) for each in conversation.messages] == [list, str, str, str]
+    obey(conversation, f"/save {tmp_path / 'chat.json'}")
+    other = Conversation(llm, TextOutput(stats=False, thinking=False), EIGHT)
+    obey(other, f"/load {tmp_path / 'chat.json'}")
+    assert other.messages == conversation.messages
+    with pytest.raises(ConfigError, match="has images"):
+        obey(conversation, f"/save --kv {tmp_path / 'chat.json'}")
