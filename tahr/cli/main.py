@@ -48,6 +48,7 @@ VERBS = {
     "devices": Verb("verbs.devices"),
     "doctor": Verb("verbs.doctor"),
     "embed": Verb("texts.embed"),
+    "transcribe": Verb("texts.transcribe"),
     "tokenize": Verb("verbs.tokenize"),
     "detokenize": Verb("verbs.detokenize"),
     "quantize": Verb("verbs.quantize"),

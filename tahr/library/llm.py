@@ -43,7 +43,10 @@ from tahr.library.inputs.text_inputs import TextInputs
 from tahr.library.progress_bar import Bar
 from tahr.library.score import SCORING, Score, ScoringPrompt
 from tahr.library.structured.response_format import ResponseFormat, response_format_of
+from tahr.library.transcribing.recordings import Sound, blocks_of
+from tahr.library.transcribing.transcription import Transcription
 from tahr.loading.builder import Assembled, assemble
+from tahr.speech.decoding.options import TranscribeOptions
 
 __all__ = ["LLM", "Chunk", "Completion", "Message", "Params"]
 
@@ -82,6 +85,7 @@ class LLM:
         self.inputs = TextInputs.of(
             parts.tokenizer, parts.model_config, parts.engine.facts, self.context_size, parts.images, parts.padding
         )
+        self.speech = parts.speech  # None: it writes down no recordings
         self.grammars = GrammarCompiler(parts.tokenizer)
         self.driver = Driver(self.engine)
         self.lock = self.driver.lock  # guards the engine and the requests
@@ -179,6 +183,15 @@ class LLM:
         form = response_format_of(response_format)
         prepared = self.prepare_chat(messages, form.over(params) if form else params, **options)
         return self._stream(self.submit_resolved(prepared), form)
+
+    # ---- recordings -------------------------------------------------------------------------------------------
+
+    def transcribe(self, sound: Sound, options: TranscribeOptions | None = None, **settings: Any) -> Transcription:
+        """Write down what is said in a recording: an iterator of segments, which are found as they are wanted.
+
+        `sound` is a path, the bytes of a file, or samples at 16 kHz. Settings are the fields of `TranscribeOptions`.
+        """
+        return Transcription(self, blocks_of(sound), options or TranscribeOptions(**settings))
 
     # ---- adapters ---------------------------------------------------------------------------------------------
 

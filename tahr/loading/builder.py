@@ -48,6 +48,7 @@ from tahr.models.decoder import Decoder
 from tahr.models.loader.load import OpenedModel, load, open_model
 from tahr.models.loader.runnable import refuse_unsupported
 from tahr.regular_file import read_text
+from tahr.speech.decoding.tokens import SpeechTokens, read_tokens
 from tahr.text.templates.chat import ChatTemplate, template_for
 from tahr.text.tokens.json_object import read_bytes
 from tahr.text.tokens.tokenizer import Tokenizer
@@ -72,6 +73,7 @@ class Assembled:
     n_weight_bytes: int  # a draft model's among them
     images: ImageReader | None  # None: the model reads texts alone
     padding: TextPadding | None  # None: texts are read as they are
+    speech: SpeechTokens | None  # None: the model writes down no recordings
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,15 @@ def assemble(
         n_weight_bytes=loaded.n_weight_bytes,
         images=image_reader(files.directory, loaded.model_config, config) if engine.tower_facts else None,
         padding=text_padding(files.directory, engine.facts.encoding, tokenizer),
+        speech=speech_tokens(source, loaded.model_config, tokenizer),
     )
+
+
+def speech_tokens(source: OpenedModel, config: ModelConfig, tokenizer: Tokenizer) -> SpeechTokens | None:
+    """The special tokens of a model that writes down recordings."""
+    if not config.audio:
+        return None
+    return read_tokens(source.generation, tokenizer.special_ids, min(config.n_vocab, tokenizer.n_vocab))
 
 
 def load_engine(

@@ -35,10 +35,10 @@ ALLOWED: dict[str, set[str]] = {
     "executor": {"errors", "regular_file", "weights", "offload", "backends", "models", "kv"},
     "engine": {*ENGINE, "executor"},
     "generation": {"errors", "config", "grammar", "text", "engine"},
-    "loading": {*CORE, "hub", "engine", "executor", "collector", "images"},
+    "loading": {*CORE, "hub", "engine", "executor", "collector", "images", "speech"},
     "library": {
         *("errors", "regular_file", "config", "models", "kv", "text", "grammar", "backends.api"),
-        *("hub", "engine", "executor", "generation", "loading", "collector", "images"),
+        *("hub", "engine", "executor", "generation", "loading", "collector", "images", "speech"),
     },
     "tools": {*CORE, *("hub", "engine", "generation", "loading", "library", "__init__")},
     "server": {
@@ -54,6 +54,7 @@ ALLOWED: dict[str, set[str]] = {
             "loading",
             "library",
             "images",
+            "speech",
             "__init__",
         ),
         "backends.host.memory",
@@ -61,7 +62,7 @@ ALLOWED: dict[str, set[str]] = {
     "bench_serve": {"errors", "regular_file", "config"},
     "cli": {
         *CORE,
-        *("hub", "engine", "generation", "loading", "library", "tools", "server", "bench_serve", "__init__"),
+        *("hub", "engine", "generation", "loading", "library", "tools", "server", "bench_serve", "speech", "__init__"),
     },
     "__init__": {"errors", "config", "library"},
     "__main__": {"cli"},

@@ -1,0 +1,1 @@
+"""Recordings written down by an engine, beside everything else it does."""

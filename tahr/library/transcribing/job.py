@@ -1,0 +1,93 @@
+"""A recording that an engine writes down: the way through it waits for windows, and for texts of them."""
+
+from collections import deque
+from collections.abc import Callable
+from hashlib import blake2b
+
+from tahr.engine.engine import Engine
+from tahr.engine.sequences.prompt_rows import PromptRows, RowSource, rows_of_input
+from tahr.kv.prefix import HASH_BYTES
+from tahr.library.transcribing.searches import BeamTexts, IndependentTexts, NextRow, WindowTask
+from tahr.speech.audio.windows import SoundWindow
+from tahr.speech.decoding.results import Heard, SpokenSegment
+from tahr.speech.decoding.transcript import Transcript
+from tahr.speech.decoding.wanted import NextLogits, WindowAt, WriteText
+
+Found = Heard | SpokenSegment
+ReadWindow = Callable[[int], SoundWindow | None]
+AskForWindow = Callable[[int], None]
+
+
+class TranscriptionJob:
+    """Runs on the thread that steps the engine: `advance` after each step. What is found is taken from `found`.
+
+    Windows are read at once, or asked for: then `go_on` is called with each when it is there.
+    """
+
+    def __init__(self, engine: Engine, transcript: Transcript, read: ReadWindow, ask: AskForWindow | None = None):
+        self.found: deque[Found] = deque()
+        self.finished = False
+        self.n_windows = 0
+        self.n_fallbacks = 0
+        self._engine = engine
+        self._transcript = transcript
+        self._read = read
+        self._ask = ask
+        self._run = transcript.run()
+        self._task: WindowTask | None = None
+        self._rows: tuple[SoundWindow, PromptRows] | None = None  # the last window, and its rows
+
+    def start(self) -> None:
+        """Wanted for the first window."""
+        self.go_on(None)
+
+    def advance(self) -> None:
+        """Go on with what the last step brought."""
+        while self._task and self._task.advance():
+            result = self._task.result()
+            self._task.close()
+            self._task = None
+            self.go_on(result)
+
+    def go_on(self, result: object) -> None:
+        """Give what was wanted last."""
+        while not self.finished:
+            try:
+                found = self._run.send(result)
+            except StopIteration:
+                self.finished = True
+                return
+            if isinstance(found, Heard | SpokenSegment):
+                self.found.append(found)
+                result = None
+            elif not isinstance(found, WindowAt):
+                self._task = self._open(found)
+                return
+            elif self._ask:
+                self._ask(found.frame)
+                return
+            else:
+                result = self._read(found.frame)
+
+    def close(self) -> None:
+        """Stop, and free what it holds."""
+        self.finished = True
+        self._run.close()
+        if self._task:
+            self._task.close()
+            self._task = None
+
+    def _open(self, wanted: NextLogits | WriteText) -> WindowTask:
+        rows = self._rows_of(wanted.window)
+        if isinstance(wanted, NextLogits):
+            return NextRow(self._engine, rows, wanted.tokens)
+        self.n_fallbacks += wanted.temperature > 0
+        made = BeamTexts if wanted.n_texts > 1 and not wanted.temperature else IndependentTexts
+        return made(self._engine, rows, wanted, self._transcript.tokens, self._transcript.decode)
+
+    def _rows_of(self, window: SoundWindow) -> PromptRows:
+        if self._rows is None or self._rows[0] is not window:
+            self.n_windows += 1
+            digest = blake2b(window.rows.tobytes(), digest_size=HASH_BYTES).digest()
+            self._rows = window, rows_of_input(digest, RowSource(window.rows))
+        return self._rows[1]

@@ -1,0 +1,35 @@
+"""Requests of the way through a recording to whoever has the sound and the model."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tahr.speech.audio.windows import SoundWindow
+
+
+class WindowAt(NamedTuple):
+    """The window that begins with this frame; None, if the recording has ended."""
+
+    frame: int
+
+
+class NextLogits(NamedTuple):
+    """The logits after some tokens of a window."""
+
+    window: SoundWindow
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteText:
+    """A text of a window: a `WindowText`."""
+
+    window: SoundWindow
+    prompt: tuple[int, ...]
+    temperature: float
+    has_times: bool
+    n_texts: int  # beams at temperature 0, independent texts at others
+    patience: float
+    seed: int
+
+
+Wanted = WindowAt | NextLogits | WriteText
