@@ -22,12 +22,28 @@ from model_cases import CASES, SHAPES, make_weights, recorded_shapes, token_ids 
 from model_files import write_hf  # noqa: E402
 from tahr.weights import open_safetensors  # noqa: E402
 
+# Families that transformers has under other names, or lacks, in the words of those whose classes compute the same.
+IN_OTHER_WORDS = {
+    "internlm3": {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
+    "minicpm": {
+        "model_type": "granite", "architectures": ["GraniteForCausalLM"], "embedding_multiplier": 12.0,
+        "residual_multiplier": 1.4 / 3**0.5, "attention_multiplier": 16**-0.5, "logits_scaling": 64 / 256,
+    }
+}  # fmt: skip
+
+
+ATTENTION = {"falcon_rw": "sdpa"}  # transformers' eager attention adds ALiBi to Falcon's scores twice
+
 
 def model_class(case: str) -> Any:
     """The class that transformers has for a case; not all are known to its automatic choice."""
     import transformers
 
-    return getattr(transformers, CASES[case]["architectures"][0], transformers.AutoModelForCausalLM)
+    return getattr(transformers, in_known_words(case)["architectures"][0], transformers.AutoModelForCausalLM)
+
+
+def in_known_words(case: str) -> dict[str, Any]:
+    return {**CASES[case], **IN_OTHER_WORDS.get(case, {})}
 
 
 def expected_logits(case: str) -> np.ndarray:
@@ -35,9 +51,9 @@ def expected_logits(case: str) -> np.ndarray:
     import torch
 
     with tempfile.TemporaryDirectory() as folder:
-        path = write_hf(Path(folder), CASES[case], make_weights(CASES[case]))
+        path = write_hf(Path(folder), in_known_words(case), make_weights(CASES[case]))
         model, info = model_class(case).from_pretrained(
-            path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+            path, dtype=torch.float32, attn_implementation=ATTENTION.get(case, "eager"), output_loading_info=True
         )
     assert not any(info.values()), info  # a weight transformers did not know would make the fixture a lie
     with torch.no_grad():
@@ -50,7 +66,7 @@ def saved_shapes(case: str) -> dict[str, tuple[int, ...]]:
     from transformers import AutoConfig
 
     with tempfile.TemporaryDirectory() as folder:
-        write_hf(Path(folder), CASES[case], {})
+        write_hf(Path(folder), in_known_words(case), {})
         model_class(case)._from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
         tensors = open_safetensors(Path(folder) / "model.safetensors").tensors
         return {name: tensor.shape for name, tensor in sorted(tensors.items())}

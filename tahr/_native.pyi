@@ -142,6 +142,7 @@ class Tape:
         self,
         *,
         n_rows: int,
+        n_heads: int,
         width: int,
         x: int,
         y: int,

@@ -43,6 +43,7 @@ from tahr.loading.speculation import (
 )
 from tahr.loading.text_padding import TextPadding, text_padding
 from tahr.loading.unfit import unfit_for
+from tahr.models.config.longer import longer_rope
 from tahr.models.config.record import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import OpenedModel, load, open_model
@@ -230,6 +231,8 @@ def load_engine(
 
     Nothing else opens a backend for an engine. `whole_texts` is as `build_engine` says.
     """
+    source = for_context(source, config)
+    draft_source = for_context(draft_source, config) if draft_source else None
     logits = LogitWidth(tokenizer.n_vocab, source.model_config().n_vocab)
     with no_collections():  # torch's modules are many objects that stay
         backend = open_backend(config.backend, config.n_threads, config.deterministic, logits)
@@ -251,10 +254,25 @@ def load_engine(
     return LoadedEngine(
         engine=engine,
         model_config=loaded.config,
-        log=[summary(planned), *loaded.log, note],
+        log=list(filter(None, [summary(planned), *loaded.log, note, note_on_context(loaded.config)])),
         backend_summary=backend.summary,
         n_weight_bytes=loaded.n_weight_bytes + (draft.n_weight_bytes if draft else 0),
     )
+
+
+def for_context(source: OpenedModel, config: EngineConfig) -> OpenedModel:
+    """A model that is read for texts as long as asked for."""
+    longer = longer_rope(source.model_config())
+    shared = int(longer.context * (config.context_share or 0)) if longer else 0
+    return replace(source, n_context=config.context_size or shared)
+
+
+def note_on_context(cfg: ModelConfig) -> str:
+    """The line of the load log on longer contexts that a model has."""
+    longer = longer_rope(cfg)
+    if longer is None:
+        return ""
+    return f"Texts of more than {cfg.max_context} tokens have rope factors of their own: ask with -c {longer.context}"
 
 
 def useful_threads(requested: int | None) -> int | None:

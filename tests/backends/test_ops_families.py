@@ -34,6 +34,11 @@ def layer_norms(be: Backend, rng: np.random.Generator) -> Arrays:
     return [be.read(t) for t in (be.layer_norm(x, gain, bias, 1e-6), total, normed)]
 
 
+def head_layer_norms(be: Backend, rng: np.random.Generator) -> Arrays:
+    gain = be.vector(rng.standard_normal(3 * 36).astype(np.float32))
+    return [be.read(be.head_layer_norm(be.tensor(rows(rng, 5, 3 * 36) + 2), gain, 1e-5, n_heads=3))]
+
+
 def by_position(be: Backend, rng: np.random.Generator) -> Arrays:
     """Ops that read a token's position."""
     table = be.weight(random_tensor("F32", (101, 96), rng))
@@ -154,6 +159,7 @@ def gates(be: Backend, rng: np.random.Generator) -> Arrays:
 
 CASES = [
     Case("layer-norms", layer_norms),
+    Case("head-layer-norms", head_layer_norms),
     Case("by-position", by_position),
     routed("biased", act="clamped_swiglu"),
     routed("biased-mxfp4", form="MXFP4", act="clamped_swiglu"),

@@ -37,7 +37,17 @@ _opened: dict[tuple[str, bool, int], Backend] = {}
 
 # What a backend refuses by name: cases of ops by the begins of their names, cases of families.
 REFUSED_OPS = {
-    "vulkan": ("experts-", "routed-", "latent-", "head-linears-", "lora-", "read-rows", "written-rows", "turned-")
+    "vulkan": (
+        "experts-",
+        "routed-",
+        "latent-",
+        "head-linears-",
+        "lora-",
+        "read-rows",
+        "written-rows",
+        "turned-",
+        "head-layer-",
+    )
 }
 REFUSED_FAMILIES = {
     "vulkan": {
@@ -52,6 +62,7 @@ REFUSED_FAMILIES = {
             "gemma4_moe",
         ),
         *("qwen2_moe", "llama4", "llama4_chunks", "phimoe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4"),
+        *("cohere_plus", "stablelm_12b"),
         *("qwen3_next", "qwen3_5", "qwen3_5_moe", "granite4_h", "granite4_h_dense"),
     }
 }

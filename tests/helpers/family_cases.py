@@ -119,11 +119,29 @@ MORE_CASES: dict[str, Config] = {
         **GRANITE,
     ),
     "cohere": family("cohere", "Cohere", logit_scale=0.25, layer_norm_eps=1e-5, tie_word_embeddings=True),
+    "cohere_plus": family(
+        "cohere", "Cohere", logit_scale=0.25, layer_norm_eps=1e-5, tie_word_embeddings=True, use_qk_norm=True,
+    ),
     "cohere2": family(
         "cohere2", "Cohere2", num_hidden_layers=5, sliding_window=6, logit_scale=0.25, layer_norm_eps=1e-5,
         tie_word_embeddings=True,
     ),
     "stablelm": family("stablelm", "StableLm", partial_rotary_factor=0.25, use_qkv_bias=True, layer_norm_eps=1e-5),
+    "stablelm_12b": family(
+        "stablelm", "StableLm", partial_rotary_factor=0.25, layer_norm_eps=1e-5, qk_layernorm=True,
+        use_parallel_residual=True,
+    ),
+    "phi": family(
+        "phi", "Phi", partial_rotary_factor=0.5, layer_norm_eps=1e-5, hidden_act="gelu_new", num_key_value_heads=None,
+    ),
+    "gpt_bigcode": old("gpt_bigcode", "GPTBigCodeForCausalLM", n_embd=64, n_layer=3, n_head=4, n_positions=64),
+    "gpt_bigcode_heads": old(
+        "gpt_bigcode", "GPTBigCodeForCausalLM", n_embd=64, n_layer=3, n_head=4, n_positions=64, multi_query=False,
+    ),
+    "minicpm": family(
+        "minicpm", "MiniCPM", scale_emb=12, scale_depth=1.4, dim_model_base=256, tie_word_embeddings=True,
+    ),
+    "internlm3": family("internlm3", "InternLM3", head_dim=24),
     "starcoder2": family(
         "starcoder2", "Starcoder2", sliding_window=7, norm_epsilon=1e-5, use_bias=True, tie_word_embeddings=True,
         hidden_act="gelu_pytorch_tanh",
@@ -137,6 +155,10 @@ MORE_CASES: dict[str, Config] = {
     "falcon_new": old(
         "falcon", "FalconForCausalLM", hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_kv_heads=2,
         new_decoder_architecture=True, bias=True,
+    ),
+    "falcon_rw": old(
+        "falcon", "FalconForCausalLM", hidden_size=64, num_hidden_layers=3, num_attention_heads=4, alibi=True,
+        bias=True, multi_query=False, parallel_attn=False,
     ),
     "bloom": old("bloom", "BloomForCausalLM", hidden_size=72, n_layer=3, n_head=6),
     "mpt": old(

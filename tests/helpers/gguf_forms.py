@@ -182,6 +182,16 @@ def latent(config: Config, arrays: Arrays) -> Arrays:
     return out
 
 
+def stablelm(config: Config, arrays: Arrays) -> Arrays:
+    """The norms of heads as one tensor."""
+    marked = {name for name in arrays if "_layernorm.norms." in name}
+    out = {name: values for name, values in arrays.items() if name not in marked}
+    for home in {name.partition(".norms.")[0] for name in marked}:
+        n = sum(name.startswith(f"{home}.norms.") for name in marked)
+        out[f"{home}.weight"] = np.stack([arrays[f"{home}.norms.{i}.weight"] for i in range(n)])
+    return out
+
+
 FORMS: dict[str, Callable[[Config, Arrays], Arrays]] = {
     "gpt_oss": gpt_oss,
     "qwen3_next": qwen3_next,
@@ -197,6 +207,7 @@ FORMS: dict[str, Callable[[Config, Arrays], Arrays]] = {
     "glm4_moe_lite": latent,
     "mistral4": latent,
     "gpt2": turned,
+    "stablelm": stablelm,
     "gpt_neox": qkv_in_order,
     "bloom": bloom,
     "falcon": qkv_in_order,

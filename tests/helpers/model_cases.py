@@ -85,7 +85,8 @@ CASES: dict[str, Config] = {
     **MORE_CASES,
 }
 # What GGUF metadata has no words for.
-NO_GGUF = {"qwen2_window", "qwen3_moe_mixed", "ministral", "granite4", "llama4_chunks", "bitnet"}
+NO_GGUF = {"qwen2_window", "qwen3_moe_mixed", "ministral", "granite4", "llama4_chunks", "bitnet", "falcon_rw"}
+NO_GGUF |= {"gpt_bigcode_heads"}
 # The plainest case of each family.
 FAMILY_CASES = ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "granite", "gemma3", *MORE_CASES]
 # Norm gains are stored less one.

@@ -58,10 +58,14 @@ ARCHITECTURES = {
     "falcon": A.FALCON,
     "bloom": A.BLOOM,
     "mpt": A.MPT,
+    "phi": A.PHI2,
+    "gpt_bigcode": A.STARCODER,
+    "internlm3": A.LLAMA,
+    "minicpm": A.MINICPM,
 }
 # Families whose GGUFs hold queries and keys in pairs order.
 PAIRED = ("llama", "mistral", "mixtral", "ministral3", "smollm3", "granite", "granitemoe", "granitemoeshared")
-PAIRED += ("granitemoehybrid",)
+PAIRED += ("granitemoehybrid", "internlm3", "minicpm")
 
 KEYS = {
     "num_hidden_layers": ("block_count", "u32"),
@@ -184,9 +188,9 @@ def gguf_keys(config: Config) -> dict[str, Typed]:
 def common_words(config: Config) -> Config:
     """The numbers of older configs under the names of newer ones."""
     out = {OLD_WORDS.get(name, name): value for name, value in config.items()}
-    if config["model_type"] in ("gpt2", "bloom", "falcon", "mpt"):
+    if config["model_type"] in ("gpt2", "bloom", "falcon", "mpt", "gpt_bigcode"):
         out = {"intermediate_size": 4 * out["hidden_size"], "max_position_embeddings": 2048, **out}
-    if config["model_type"] == "falcon":
+    if config["model_type"] == "falcon" or config.get("multi_query", config["model_type"] == "gpt_bigcode"):
         out = {"num_key_value_heads": 1, **out}
     if "linear_num_value_heads" in config:
         out["inner_size"] = config["linear_num_value_heads"] * config["linear_value_head_dim"]

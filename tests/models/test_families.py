@@ -22,6 +22,7 @@ from tahr.errors import ConfigError, CorruptFile, UnsupportedModel
 from tahr.library.inference.config import InferenceConfig
 from tahr.library.inference.session import Session
 from tahr.library.inference.snapshot import put_back, take, unpack
+from tahr.loading import builder
 from tahr.loading.builder import build_engine
 from tahr.models.loader import Loaded, from_hf, load, open_model
 
@@ -79,9 +80,10 @@ def test_released_bitnet_keeps_four_codes_in_a_byte(linear: str, form: str, tmp_
 @pytest.mark.parametrize(
     ("case", "change", "said"),
     [
-        ("cohere", {"use_qk_norm": True}, "plus sizes"),
-        ("stablelm", {"qk_layernorm": True}, "12B"),
-        ("falcon", {"alibi": True}, "ALiBi"),
+        ("phi", {"qk_layernorm": True}, "norms queries and keys"),
+        ("gpt_bigcode", {"scale_attn_weights": False}, "scales attention"),
+        ("minicpm", {"sparse_config": {"dense_len": 8192}}, "sparse_config"),
+        ("minicpm", {"num_experts": 8}, "num_experts"),
         ("mpt", {"attn_config": {"qk_ln": True}}, "qk_ln"),
         ("mpt", {"no_bias": False}, "biases"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scales attention"),
@@ -338,3 +340,15 @@ def test_released_configs_are_read(name: str) -> None:
     windows, states = sum(map(bool, cfg.windows)), sum(kind.recurrent for kind in cfg.kinds)
     n_experts = cfg.moe.n_experts if cfg.moe else 0
     assert (cfg.n_layers, cfg.n_kv_heads, cfg.head_dim, windows, n_experts, states) == FACTS[name]
+
+
+def test_a_longer_context_has_the_factors_of_long_texts(tmp_path: Path) -> None:
+    opened = open_model([], write_hf(tmp_path, MORE_CASES["phi3_long"], {}, "F32"))
+    plain = builder.for_context(opened, EngineConfig()).model_config()
+    assert plain.max_context == 32 and "ask with -c 512" in builder.note_on_context(plain)
+    for config in (EngineConfig(context_size=33), EngineConfig(context_share=0.5)):
+        cfg = builder.for_context(opened, config).model_config()
+        assert cfg.max_context == 512 and builder.note_on_context(cfg) == ""
+        assert cfg.kinds[0].rope.scaling.divisors == (1.0, 2.0, 4.0, 8.0)  # type: ignore[union-attr]
+    within = builder.for_context(opened, EngineConfig(context_size=32)).model_config()
+    assert within == plain

@@ -67,9 +67,15 @@ def test_wrong_guess_is_refused(tmp_path: Path) -> None:
         load(opened, ReferenceBackend())
 
 
+@pytest.mark.parametrize("kind", ["dbrx", "grok", "jamba", "mamba", "mamba2", "minicpm3"])
+def test_architectures_without_a_family_are_refused_by_name(kind: str) -> None:
+    with pytest.raises(UnsupportedModel, match=f"'{kind}', which Tahr does not run; it runs llama"):
+        from_gguf({"general.architecture": kind}, {})
+    with pytest.raises(UnsupportedModel, match=f"'{kind}', which Tahr does not run; it runs llama"):
+        from_hf({"model_type": kind})
+
+
 def test_unknown_gguf_architecture() -> None:
-    with pytest.raises(UnsupportedModel, match="'mamba'"):
-        from_gguf({"general.architecture": "mamba"}, {})
     with pytest.raises(UnsupportedModel, match="does not say"):
         from_gguf({}, {})
 
@@ -146,9 +152,9 @@ def test_yarn_knobs_and_context() -> None:
     assert yarn(original_max_position_embeddings=64)[0].max_context == 512
 
 
-@pytest.mark.parametrize("knobs", [{"type": "mrope"}, {"type": "dynamic", "alpha": 1000.0}])
+@pytest.mark.parametrize("knobs", [{"type": "ntk"}, {"type": "dynamic", "alpha": 1000.0}])
 def test_unknown_rope_scaling_is_refused(knobs: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedModel, match=f"{knobs['type']}.*default, dynamic, linear, llama3, yarn"):
+    with pytest.raises(UnsupportedModel, match=f"{knobs['type']}.*default, mrope, dynamic, linear, llama3, yarn"):
         from_hf({**LLAMA, "rope_scaling": {"factor": 2.0, **knobs}})
 
 

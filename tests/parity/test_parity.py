@@ -1,6 +1,7 @@
 """Recomputes with transformers what the stored fixtures say, and compares Tahr with it directly (`make parity`)."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,14 @@ pytest.importorskip("transformers", reason="parity needs transformers: run `make
 
 import assets  # noqa: E402
 import story_model  # noqa: E402
-from make_model_fixtures import FIXTURES, expected_logits, expected_story, model_class  # noqa: E402
+from make_model_fixtures import (  # noqa: E402
+    ATTENTION,
+    FIXTURES,
+    expected_logits,
+    expected_story,
+    in_known_words,
+    model_class,
+)
 from model_cases import CASES, NO_GGUF, make_weights, token_ids  # noqa: E402
 from model_files import to_gguf, write_hf  # noqa: E402
 from model_runs import Runs  # noqa: E402
@@ -35,12 +43,25 @@ def test_stored_logits_are_what_transformers_says(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_what_transformers_saves_is_what_tahr_loads(case: str, tmp_path: Path) -> None:
     """Through save_pretrained, so that config.json and tensor names are the present release's own."""
-    written = write_hf(tmp_path / "ours", CASES[case], make_weights(CASES[case]))
-    model = model_class(case).from_pretrained(written, dtype=torch.float32, attn_implementation="eager")
+    written = write_hf(tmp_path / "ours", in_known_words(case), make_weights(CASES[case]))
+    attention = ATTENTION.get(case, "eager")
+    model = model_class(case).from_pretrained(written, dtype=torch.float32, attn_implementation=attention)
     model.save_pretrained(tmp_path / "theirs")
     with torch.no_grad():
         live = model(torch.tensor([token_ids()])).logits[0].numpy()
     assert np.abs(tahr_logits(open_model([], tmp_path / "theirs")) - live).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("form", ["safetensors", "gguf"])
+def test_a_text_beyond_the_first_context_has_the_factors_of_long_ones(form: str, tmp_path: Path) -> None:
+    config, arrays = {**CASES["phi3_long"], "original_max_position_embeddings": 16}, make_weights(CASES["phi3_long"])
+    written = write_hf(tmp_path, config, arrays)
+    model = model_class("phi3_long").from_pretrained(written, dtype=torch.float32, attn_implementation="eager")
+    with torch.no_grad():
+        live = model(torch.tensor([token_ids()])).logits[0].numpy()
+    opened = open_model(to_gguf(config, arrays)) if form == "gguf" else open_model([], written)
+    assert np.abs(tahr_logits(replace(opened, n_context=len(token_ids()))) - live).max() <= TOLERANCE
+    assert np.abs(tahr_logits(opened) - live).max() > 100 * TOLERANCE
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case not in NO_GGUF])

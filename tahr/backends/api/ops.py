@@ -119,6 +119,18 @@ class Ops(Recording):
     def head_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
         """Every `gain.width` columns of a row RMS-normed by themselves."""
 
+    def check_head_layer_norm(self) -> None:
+        """Refuse, when a model is loaded, one whose heads are layer-normed, where this backend cannot."""
+        self.check_host_body(type(self).head_layer_norm is Ops.head_layer_norm, "layer norms of single heads")
+
+    def head_layer_norm(self, x: Tensor, gain: Vector, eps: float, n_heads: int) -> Tensor:
+        """Every head of a row layer-normed by itself, without biases; `gain` holds the gains of all heads."""
+        rows = self.read(x)
+        heads = rows.reshape(len(rows), n_heads, -1)
+        centred = heads - heads.mean(axis=-1, keepdims=True)
+        normed = centred / np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + np.float32(eps))
+        return self.rows_like(x, normed.reshape(rows.shape) * self.vector_values(gain))
+
     @abstractmethod
     def columns(self, x: Tensor, begin: int, width: int) -> Tensor:
         """Columns begin .. begin + width of every row."""

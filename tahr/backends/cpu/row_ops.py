@@ -93,6 +93,17 @@ class RowOps(Backend):
         heads = {"n_heads": x.width // gain.width, "dim": gain.width, "gain": self._use_vector(gain), "eps": eps}
         return self._per_row(x, x.width, self._queue.tape.head_norm, **heads)
 
+    def head_layer_norm(self, x: Tensor, gain: Vector, eps: float, n_heads: int) -> Tensor:
+        nothing = dict.fromkeys(("y", "bias", "sum", "quantised_out"), 0)
+        heads = {
+            "n_heads": n_heads,
+            "width": x.width // n_heads,
+            "gain": self._use_vector(gain),
+            "eps": eps,
+            "scale": 1,
+        }
+        return self._per_row(x, x.width, self._queue.tape.layer_norm, **heads, **nothing)
+
     def columns(self, x: Tensor, begin: int, width: int) -> Tensor:
         return self._per_row(x, width, self._queue.tape.columns, width=width, x_width=x.width, begin=begin)
 
@@ -125,6 +136,7 @@ class RowOps(Backend):
     ) -> None:
         self._queue.tape.layer_norm(
             n_rows=x.data.count.address,
+            n_heads=1,
             width=x.width,
             x=self._use(x),
             y=self._use(y) if y else 0,

@@ -294,6 +294,11 @@ class CudaBackend(SlotOps):
         normed = torch.nn.functional.layer_norm(values(x).float(), (x.width,), gain.data, shift, eps)
         return like(x, normed.to(x.data.math))
 
+    def head_layer_norm(self, x: Tensor, gain: Vector, eps: float, n_heads: int) -> Tensor:
+        heads = values(x).float().unflatten(1, (n_heads, -1))
+        normed = torch.nn.functional.layer_norm(heads, heads.shape[-1:], eps=eps).flatten(1) * gain.data
+        return like(x, normed.to(x.data.math))
+
     def linear(self, x: Tensor, linear: Linear) -> Tensor:
         bias = None if linear.bias is None else linear.bias.data
         if not self.lora and (late := self._products.later(x, linear.weight.data, bias)):

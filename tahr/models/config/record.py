@@ -172,10 +172,12 @@ class AttentionConfig:
     attn_scaling: AttentionScaling | None = None
     rope_style: RopeStyle = "halves"
     alibi: float = 0.0  # the steepest slope is 2^-alibi per head; 0: none
+    alibi_scaled: bool = False  # slopes count as part of the scores that are scaled
     qkv_bias: bool = False
     out_bias: bool = False
     qkv_clip: float = 0.0  # queries, keys and values are held within +-this; 0: not
     unit_norms: bool = False  # queries and keys are normed head by head, without gains
+    qk_layer_norms: bool = False  # each head of queries and keys has a layer norm
     latent: LatentConfig | None = None
     n_kv_shared: int = 0  # last layers that read the keys and values of earlier ones
     bidirectional: bool = False  # an encoder: tokens see those after them too, and no text is generated

@@ -158,12 +158,16 @@ NO_ROPE = RopeConfig(1.0, 2, Unrotated())
 
 @dataclass(frozen=True, slots=True)
 class LongRope:
-    """One divisor per pair, and a factor of cos and sin. The divisors are those for texts within the old context: the
-    ones for longer texts would change what short texts mean."""
+    """One divisor per pair, and a factor of cos and sin, for texts of at most `context` tokens.
+
+    Files hold those of the old context, which are taken, and those of longer texts, which would change what short ones
+    mean: they must be asked for.
+    """
 
     divisors: tuple[float, ...]
     attention: float
-    old_context: int
+    context: int
+    longer: "LongRope | None" = None
 
     def apply(self, freq: Frequencies, theta: float) -> tuple[Frequencies, float]:
         return freq / np.array(self.divisors), self.attention
@@ -207,7 +211,8 @@ def hf_longrope(f: Fields, context: int) -> Scaling:
     old_context = f.count("original_max_position_embeddings", MOST_CONTEXT)
     factor = f.number("factor", 0, MOST_FACTOR, default=context / old_context)
     attention = f.number("attention_factor", 0, MOST_FACTOR, default=long_attention(factor, old_context))
-    return LongRope(positive_numbers(f, "short_factor"), attention, old_context)
+    longer = LongRope(positive_numbers(f, "long_factor"), attention, context) if context > old_context else None
+    return LongRope(positive_numbers(f, "short_factor"), attention, old_context, longer)
 
 
 def hf_dynamic(f: Fields, context: int) -> Scaling | None:

@@ -1,10 +1,10 @@
-"""Command R: llama with layer norms and scaled logits, whose halves read the same rows and whose rope turns pairs.
+"""Command R: llama with layer norms and scaled logits, whose halves read the same rows and whose rope turns pairs; the
+large one has a layer norm on each query and key head.
 Command R7B and A have rope and a window on three of four layers, and neither on the fourth."""
 
 from dataclasses import replace
 
 from tahr.config import SamplingParams
-from tahr.errors import UnsupportedModel
 from tahr.models.config.fields import Fields
 from tahr.models.config.record import MOST_LAYERS, MOST_MULTIPLIER, ModelConfig
 from tahr.models.config.rope import MOST_CONTEXT
@@ -13,7 +13,7 @@ from tahr.models.families import smollm3
 from tahr.models.family import Family
 from tahr.models.files.gguf import with_local_layers
 from tahr.models.files.hf import with_windows
-from tahr.models.parts.attention import Attention
+from tahr.models.parts.attention import Attention, layer_normed_heads
 from tahr.models.parts.mlp import GatedMLP
 from tahr.models.parts.sublayers import DecoderLayer
 from tahr.models.parts.weights import Weights
@@ -24,7 +24,8 @@ PERIOD = 4
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
     def layer(i: int, at: Weights) -> DecoderLayer:
         norm = at.norm("input_layernorm")
-        attention = Attention(cfg, i, at.at("self_attn"))
+        attn = at.at("self_attn")
+        attention = Attention(cfg, i, attn, layer_normed_heads(cfg, attn))
         mlp = GatedMLP(cfg, at.at("mlp"))
         return DecoderLayer(attention, mlp, (norm, norm), parallel=True)
 
@@ -32,10 +33,9 @@ def build(cfg: ModelConfig, w: Weights) -> Decoder:
 
 
 def refine(f: Fields, cfg: ModelConfig) -> ModelConfig:
-    if f.flag("use_qk_norm"):
-        raise UnsupportedModel("This Command R (the plus sizes) norms queries and keys, which Tahr does not have yet.")
     scale = f.number("logit_scale", 0, MOST_MULTIPLIER, default=1 / 16)
-    return replace(cfg, norm_kind="layer", rope_style="pairs", parallel=True, logit_scale=scale)
+    cfg = replace(cfg, norm_kind="layer", rope_style="pairs", parallel=True, logit_scale=scale)
+    return replace(cfg, qk_layer_norms=f.flag("use_qk_norm"))
 
 
 def refine_2(f: Fields, cfg: ModelConfig) -> ModelConfig:

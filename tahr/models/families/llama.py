@@ -52,12 +52,20 @@ def refine_mixtral(f: Fields, cfg: ModelConfig) -> ModelConfig:
     return with_experts(refine_mistral(f, cfg), hf_experts(f, "num_local_experts", "intermediate_size"))
 
 
+def refine_internlm(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    """Checkpoints from before transformers knew the family have other names for its biases."""
+    bias = f.flag("bias")
+    qkv = f.flag("qkv_bias")
+    return replace(cfg, qkv_bias=cfg.qkv_bias or qkv, out_bias=cfg.out_bias or bias, mlp_bias=cfg.mlp_bias or bias)
+
+
 SAMPLING = SamplingParams(temperature=0.6, top_p=0.9)
 LLAMA = Family("llama", build, SAMPLING, refine_gguf=refine_gguf)
 # A Mistral config that does not mention the window means the first release's; an explicit null means none.
 MISTRAL = Family("mistral", build, SAMPLING, refine_mistral, refine_gguf, hf_defaults={"sliding_window": 4096})
 # Ministral 8B says layer by layer which has a window.
 MINISTRAL = Family("ministral", build, SAMPLING, refine_mistral, refine_gguf, hf_defaults={"sliding_window": 4096})
+INTERNLM3 = Family("internlm3", build, SAMPLING, refine_internlm)
 MIXTRAL = Family(
     "mixtral",
     build,

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from tahr.config import SamplingParams
 from tahr.models.config.fields import Fields
+from tahr.models.config.longer import longer_rope
 from tahr.models.config.record import ModelConfig
 from tahr.models.config.rope import MOST_CONTEXT
 from tahr.models.families import llama
@@ -34,7 +35,8 @@ def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 def windowed(cfg: ModelConfig, window: int) -> ModelConfig:
     """`cfg` with a window on every layer; one as wide as the context changes nothing."""
-    window = window if window < cfg.max_context else 0
+    longer = longer_rope(cfg)
+    window = window if window < (longer.context if longer else cfg.max_context) else 0
     return replace(cfg, kinds=tuple(replace(kind, window=window) for kind in cfg.kinds))
 
 

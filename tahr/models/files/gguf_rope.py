@@ -33,7 +33,10 @@ def gguf_rope(f: Fields, tensors: Mapping[str, HostTensor], head_dim: int) -> Ro
     if ROPE_SHORT in tensors:
         attention = f.number("rope.scaling.attn_factor", 0, MOST_FACTOR, default=1)
         old_context = f.count("rope.scaling.original_context_length", MOST_CONTEXT)
-        scaling = LongRope(divisors(tensors[ROPE_SHORT], n_dims, scaling), attention, old_context)
+        has_longer = ROPE_LONG in tensors and gguf_context(f) > old_context
+        long = divisors(tensors[ROPE_LONG], n_dims, scaling) if has_longer else ()
+        longer = LongRope(long, attention, gguf_context(f)) if has_longer else None
+        scaling = LongRope(divisors(tensors[ROPE_SHORT], n_dims, scaling), attention, old_context, longer)
     return RopeConfig(f.number("rope.freq_base", 1, MOST_THETA, default=10000), n_dims, scaling)
 
 

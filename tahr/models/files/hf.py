@@ -130,7 +130,7 @@ def hf_context(f: Fields) -> int:
 def context_of(rope: RopeConfig, context: int) -> int:
     """YaRN files may state the context before stretching; long rope is used as it is within the old context."""
     if isinstance(rope.scaling, LongRope):
-        return min(context, rope.scaling.old_context)
+        return min(context, rope.scaling.context)
     stretched = rope.scaling.factor * rope.scaling.old_context if isinstance(rope.scaling, Yarn) else 0
     return min(max(context, int(stretched)), MOST_CONTEXT)
 
@@ -174,11 +174,14 @@ def inherit(f: Fields, part: Fields, name: str) -> Fields:
 
 def checked(rope: RopeConfig) -> RopeConfig:
     """Refuse a rope that does not have one divisor per pair."""
-    divisors = rope.scaling.divisors if isinstance(rope.scaling, LongRope) else None
-    if divisors is not None and len(divisors) != rope.n_dims // 2:
-        raise CorruptFile(
-            f"The model's configuration has {len(divisors)} rope factors for {rope.n_dims // 2} pairs; fetch it again."
-        )
+    scaling = rope.scaling
+    while isinstance(scaling, LongRope):
+        if len(scaling.divisors) != rope.n_dims // 2:
+            raise CorruptFile(
+                f"The model's configuration has {len(scaling.divisors)} rope factors for {rope.n_dims // 2} pairs; "
+                "fetch it again."
+            )
+        scaling = scaling.longer
     return rope
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from tahr.backends.api import Backend, Weight
 from tahr.config import SamplingParams
 from tahr.errors import CorruptFile, LoadError, ModelNotFound, UnsupportedModel, printable
+from tahr.models.config.longer import for_context
 from tahr.models.config.record import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.encoders.reading import gguf_encoding, hf_encoding
@@ -54,10 +55,12 @@ class OpenedModel:
     n_bytes: int
     generation: Mapping[str, Any]
     sentence: SentenceFiles | None = None  # settings that sentence-transformers saved beside a checkpoint
+    n_context: int = 0  # tokens of the longest text that was asked for; 0: any number will do
 
     def model_config(self) -> ModelConfig:
         """The model in numbers."""
-        return from_gguf(self.config, self.tensors) if self.format == "gguf" else from_hf(self.config, self.name)
+        cfg = from_gguf(self.config, self.tensors) if self.format == "gguf" else from_hf(self.config, self.name)
+        return for_context(cfg, self.n_context)
 
     def encoding(self, config: ModelConfig) -> Encoding | None:
         """How the model turns whole texts into vectors; None: it generates."""

@@ -20,15 +20,18 @@ from tahr.models.families.glm4 import GLM, GLM4
 from tahr.models.families.gpt.bloom import BLOOM
 from tahr.models.families.gpt.falcon import FALCON
 from tahr.models.families.gpt.gpt2 import GPT2
+from tahr.models.families.gpt.gpt_bigcode import GPT_BIGCODE
 from tahr.models.families.gpt.gpt_neox import GPT_NEOX
 from tahr.models.families.gpt.mpt import MPT
+from tahr.models.families.gpt.phi import PHI
 from tahr.models.families.gpt.stablelm import STABLELM
 from tahr.models.families.gpt.starcoder2 import STARCODER2
 from tahr.models.families.granite import GRANITE
 from tahr.models.families.granite_moe import GRANITE_MOE
 from tahr.models.families.hybrid.granite4 import GRANITE_4
 from tahr.models.families.hybrid.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
-from tahr.models.families.llama import LLAMA, MINISTRAL, MISTRAL, MIXTRAL
+from tahr.models.families.llama import INTERNLM3, LLAMA, MINISTRAL, MISTRAL, MIXTRAL
+from tahr.models.families.minicpm import MINICPM
 from tahr.models.families.ministral3 import MINISTRAL3
 from tahr.models.families.moe.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, MISTRAL4
 from tahr.models.families.moe.glm4_moe import GLM4_MOE
@@ -54,6 +57,8 @@ from tahr.weights.tensor import HostTensor
 FAMILIES: dict[str, Family] = {
     "llama": LLAMA,
     "mistral": MISTRAL,
+    "internlm3": INTERNLM3,
+    "minicpm": MINICPM,
     "ministral": MINISTRAL,
     "ministral3": MINISTRAL3,
     "mixtral": MIXTRAL,
@@ -102,6 +107,8 @@ FAMILIES: dict[str, Family] = {
     "falcon": FALCON,
     "bloom": BLOOM,
     "mpt": MPT,
+    "phi": PHI,
+    "gpt_bigcode": GPT_BIGCODE,
     "bert": BERT,
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
@@ -128,6 +135,8 @@ ARCHITECTURES: dict[str, Family] = {
     "gpt-oss": GPT_OSS,
     "command-r": COHERE,
     "gptneox": GPT_NEOX,
+    "phi2": PHI,
+    "starcoder": GPT_BIGCODE,
     "bitnet-b1.58": BITNET,
     "granitehybrid": GRANITE_4,
     "gemma-embedding": GEMMA_EMBEDDING,
@@ -164,7 +173,6 @@ LOOKALIKES = frozenset(
         "gemma3n_text",
         "mistral_large4",
         "mllama",
-        "phi",
         "phi4_multimodal",
         "phi4mm",
         "qwen",

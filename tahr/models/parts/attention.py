@@ -6,10 +6,10 @@ from tahr.backends.api import AttentionSpec, HeadNorms, KVShape, Rotation, Tenso
 from tahr.models.config.record import ModelConfig
 from tahr.models.config.rope import RopeConfig, mean_rotated
 from tahr.models.parts.stream import ForwardPass, NormedInput
-from tahr.models.parts.weights import Weights
+from tahr.models.parts.weights import HeadLayerNorm, Norm, Weights
 
-# Norms of queries and keys: none, of each head, of each head without a gain, of all heads together.
-QkNorm = Literal["", "heads", "units", "rows"]
+# Norms of queries and keys: none, of each head, of each without a gain, of all together, layer norms of each head.
+QkNorm = Literal["", "heads", "units", "rows", "layers"]
 
 
 class Attention:
@@ -40,7 +40,7 @@ class Attention:
         self.out = w.linear("o_proj", cfg.width, q_width, cfg.out_bias)
         self.sub_norm = w.norm("attn_sub_norm", q_width) if w.has("attn_sub_norm.weight") else None
         self.norms = head_norms(cfg, w, qk_norm == "heads") if qk_norm in ("heads", "units") else None
-        self.row_norms = (w.norm("q_norm", q_width), w.norm("k_norm", kv_width)) if qk_norm == "rows" else None
+        self.row_norms = row_norms(cfg, w, qk_norm)
         self.clip = cfg.qkv_clip
         self.attn_scaling = cfg.attn_scaling if kind.attn_scaled else None
         self.key_mean = key_mean(cfg, kind.rope, w) if self.ignores_constants(cfg, qk_norm) else None
@@ -72,9 +72,25 @@ class Attention:
         """Hook for families that change queries, keys and values before rope."""
         if self.clip:
             qkv = [run.backend.clip(x, self.clip) for x in qkv]
-        if self.row_norms:
-            qkv[:2] = [norm.apply(run.backend, x) for norm, x in zip(self.row_norms, qkv[:2], strict=True)]
+        for i, norm in enumerate(self.row_norms):
+            qkv[i] = norm.apply(run.backend, qkv[i])
         return qkv
+
+
+def layer_normed_heads(cfg: ModelConfig, w: Weights) -> QkNorm:
+    """The norms of families of which some sizes have them; a GGUF file says so by its tensors alone."""
+    return "layers" if cfg.qk_layer_norms or w.has("q_norm.weight") else ""
+
+
+def row_norms(cfg: ModelConfig, w: Weights, qk_norm: QkNorm) -> tuple[Norm | HeadLayerNorm, ...]:
+    """Norms of queries and keys that are ops of their own."""
+    made: list[Norm | HeadLayerNorm] = []
+    for name, n_heads in {"q_norm": cfg.n_heads, "k_norm": cfg.n_kv_heads}.items():
+        if qk_norm == "layers":
+            made.append(w.head_layer_norm(name, n_heads))
+        if qk_norm == "rows":
+            made.append(w.norm(name, n_heads * cfg.head_dim))
+    return tuple(made)
 
 
 def head_norms(cfg: ModelConfig, w: Weights, has_gains: bool) -> HeadNorms:
@@ -90,8 +106,12 @@ def alibi_slopes(cfg: ModelConfig) -> list[float]:
     """2^(-alibi / n), 2^(-2 * alibi / n), ... for n heads. Where n is no power of two, the slopes of the next one, of
     which every other come last."""
     n = 1 << (cfg.n_heads - 1).bit_length()
-    slopes = [2 ** (-cfg.alibi * (i + 1) / n) for i in range(n)]
-    return slopes if n == cfg.n_heads else (slopes[1::2] + slopes[::2])[: cfg.n_heads]
+    steepest = cfg.attn_scale if cfg.alibi_scaled else 1.0
+    slopes = [steepest * 2 ** (-cfg.alibi * (i + 1) / n) for i in range(n)]
+    if n == cfg.n_heads:
+        return slopes
+    in_order = slopes[1::2] + slopes[::2]
+    return in_order[: cfg.n_heads]
 
 
 def key_mean(cfg: ModelConfig, rope: RopeConfig, w: Weights) -> Vector:

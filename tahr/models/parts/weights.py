@@ -123,6 +123,19 @@ class Norm:
         return backend.add_rms_norm(x, y, self.gain, self.eps, scale)
 
 
+@dataclass(frozen=True, slots=True)
+class HeadLayerNorm:
+    """A layer norm of every head by itself, with gains of its own."""
+
+    gain: Vector
+    eps: float
+    n_heads: int
+
+    def apply(self, backend: Backend, x: Tensor) -> Tensor:
+        """The rows, normed head by head."""
+        return backend.head_layer_norm(x, self.gain, self.eps, self.n_heads)
+
+
 @dataclass(slots=True)
 class LoadCounts:
     """Record of everything handed to the backend so far."""
@@ -252,6 +265,16 @@ class Weights:
         gain = self.find(f"{name}.weight", (n,)).dense()
         bias = self.vector(f"{name}.bias", n) if cfg.norm_bias and self.has(f"{name}.bias") else None
         return Norm(self.upload(gain + np.float32(cfg.norm_offset)), cfg.norm_eps, cfg.norm_kind == "layer", bias)
+
+    def head_layer_norm(self, name: str, n_heads: int) -> HeadLayerNorm:
+        """The layer norms `name` of heads: stored as one tensor, or each by itself."""
+        self.backend.check_head_layer_norm()
+        dim = self.config.head_dim
+        if self.has(f"{name}.weight"):
+            gains = self.find(f"{name}.weight", (n_heads, dim)).dense().reshape(-1)
+        else:
+            gains = np.concatenate([self.find(f"{name}.{i}.weight", (dim,)).dense() for i in range(n_heads)])
+        return HeadLayerNorm(self.upload(gains), self.config.norm_eps, n_heads)
 
     def pick(self, first: str, second: str) -> tuple[Norm, Norm]:
         """The norms before, or after, the two sublayers of a layer."""

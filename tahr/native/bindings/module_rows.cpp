@@ -57,9 +57,10 @@ void join_heads(Recorder& self, Address n_rows, int64_t n_heads, int64_t x_dim, 
   self.tape.add(JoinHeadsOp{At{n_rows}, n_heads, x_dim, y_dim, At{x}, At{y}, At{out}}, self.isa.rows->join_heads);
 }
 
-void layer_norm(Recorder& self, Address n_rows, int64_t width, Address x, Address y, Address gain, Address bias,
-                Address sum, Address out, float eps, float scale, Address quantised_out) {
-  self.tape.add(LayerNormOp{At{n_rows}, width, At{x}, At{y}, At{gain}, At{bias}, At{sum}, At{out}, eps, scale, At{quantised_out}},
+void layer_norm(Recorder& self, Address n_rows, int64_t n_heads, int64_t width, Address x, Address y, Address gain,
+                Address bias, Address sum, Address out, float eps, float scale, Address quantised_out) {
+  self.tape.add(LayerNormOp{At{n_rows}, n_heads, width, At{x}, At{y}, At{gain}, At{bias}, At{sum}, At{out}, eps, scale,
+                            At{quantised_out}},
                 self.isa.rows->layer_norm);
 }
 
@@ -166,7 +167,7 @@ void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
       .def("head_norm", head_norm, nb::kw_only(), "n_rows"_a, "n_heads"_a, "dim"_a, "x"_a, "gain"_a, "out"_a, "eps"_a)
       .def("columns", columns, nb::kw_only(), "n_rows"_a, "width"_a, "x_width"_a, "begin"_a, "x"_a, "out"_a)
       .def("join_heads", join_heads, nb::kw_only(), "n_rows"_a, "n_heads"_a, "x_dim"_a, "y_dim"_a, "x"_a, "y"_a, "out"_a)
-      .def("layer_norm", layer_norm, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "y"_a, "gain"_a, "bias"_a, "sum"_a, "out"_a,
+      .def("layer_norm", layer_norm, nb::kw_only(), "n_rows"_a, "n_heads"_a, "width"_a, "x"_a, "y"_a, "gain"_a, "bias"_a, "sum"_a, "out"_a,
            "eps"_a, "scale"_a, "quantised_out"_a)
       .def("add", add, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "y"_a, "out"_a, "scale"_a)
       .def("activate", activate, nb::kw_only(), "n_rows"_a, "width"_a, "gate"_a, "up"_a, "out"_a, "act"_a,

@@ -62,11 +62,11 @@ float sum_of(const float* x, int64_t width) {
 }
 
 // The numbers less their mean go to `out` first, so that their squares are summed without cancellation.
-void layer_norm_row(const LayerNormOp& op, const float* x, float* out) {
+void layer_norm_row(const LayerNormOp& op, const float* x, const float* gain, float* out) {
   const Floats mean = set1(sum_of(x, op.width) / float(op.width));
   map({0, op.width}, x, out, [=](Floats v) { return sub(v, mean); });
   const Floats inverse = set1(1.0f / std::sqrt(sum_of_squares(out, op.width) / float(op.width) + op.eps));
-  map({0, op.width}, out, op.gain, out, [=](Floats v, Floats gain) { return mul(mul(v, inverse), gain); });
+  map({0, op.width}, out, gain, out, [=](Floats v, Floats gain) { return mul(mul(v, inverse), gain); });
   if (op.bias) map({0, op.width}, out, op.bias, out, [](Floats v, Floats bias) { return add(v, bias); });
 }
 
@@ -131,12 +131,12 @@ void join_heads(const JoinHeadsOp& op, Worker worker) {
 
 void layer_norm(const LayerNormOp& op, Worker worker) {
   const Floats scale = set1(op.scale);
-  const Range rows = share(*op.n_rows, worker);
+  const Range rows = share(*op.n_rows * op.n_heads, worker);
   for (int64_t row = rows.begin; row < rows.end; row++) {
     const int64_t at = row * op.width;
     if (op.y)
       map({at, at + op.width}, op.x, op.y, op.sum, [=](Floats x, Floats y) { return add(x, mul(scale, y)); });
-    layer_norm_row(op, (op.y ? op.sum : op.x) + at, op.out + at);
+    layer_norm_row(op, (op.y ? op.sum : op.x) + at, op.gain + row % op.n_heads * op.width, op.out + at);
     quantise_part(op.quantised_out, op.out, at, at + op.width);
   }
 }

@@ -57,7 +57,8 @@ struct NormOp {
 // sum = x + scale * y, out = (sum - mean) / sqrt(variance + eps) * gain + bias; y and bias may be absent, as above.
 struct LayerNormOp {
   const int32_t* n_rows;
-  int64_t width;
+  int64_t n_heads;  // of a row, each normed by itself; gains are those of all heads
+  int64_t width;    // of a head
   const float* x;
   const float* y;
   const float* gain;

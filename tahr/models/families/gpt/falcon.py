@@ -1,11 +1,11 @@
-"""Falcon: GPT-NeoX with few or one key head and, in some sizes, one norm for both sublayers."""
+"""Falcon: GPT-NeoX with few or one key head and, in some sizes, one norm for both sublayers; ALiBi in the rw sizes."""
 
 from dataclasses import replace
 
-from tahr.errors import UnsupportedModel
 from tahr.models.config.fields import Fields
 from tahr.models.config.record import MOST_HEADS, ModelConfig
 from tahr.models.families.gpt import gpt2
+from tahr.models.families.gpt.bloom import STEEPEST
 from tahr.models.family import Family
 from tahr.models.files.hf import activation, times
 from tahr.models.parts.arrange import Tensors
@@ -15,7 +15,7 @@ def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
     bias = f.flag("bias")
     cfg = replace(gpt2.layer_normed(cfg), qkv_bias=bias, out_bias=bias, mlp_bias=bias, parallel=parallel(f))
     if f.flag("alibi"):
-        raise UnsupportedModel("This Falcon has ALiBi in place of rope (the rw sizes), which Tahr does not run.")
+        cfg = replace(gpt2.unrotated(cfg), alibi=STEEPEST, alibi_scaled=True)
     return replace(cfg, n_kv_heads=n_kv_heads(f, cfg), activation=activation(f, "activation"))
 
 

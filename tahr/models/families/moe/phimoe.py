@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from tahr.config import SamplingParams
 from tahr.models.config.fields import Fields
+from tahr.models.config.longer import scaled_by
 from tahr.models.config.record import ModelConfig, MoeConfig
 from tahr.models.config.rope import MOST_FACTOR, LongRope
 from tahr.models.families import llama, phi3
@@ -19,9 +20,9 @@ def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
     rope = f.part("rope_parameters") if f.get("rope_parameters") else f.part("rope_scaling")
     scaling = cfg.kinds[0].rope.scaling
     if isinstance(scaling, LongRope):
-        factor = rope.number("short_mscale", 0, MOST_FACTOR, default=scaling.attention)
-        turned = replace(cfg.kinds[0].rope, scaling=replace(scaling, attention=factor))
-        cfg = replace(cfg, kinds=tuple(replace(kind, rope=turned) for kind in cfg.kinds))
+        short, long = (rope.number(f"{n}_mscale", 0, MOST_FACTOR, default=scaling.attention) for n in ("short", "long"))
+        longer = replace(scaling.longer, attention=long) if scaling.longer else None
+        cfg = scaled_by(cfg, replace(scaling, attention=short, longer=longer))
     jitter = f.number("router_jitter_noise", 0, 1, default=JITTER)
     return shaped(phi3.refine_hf(f, cfg), hf_experts(f, "num_local_experts", "intermediate_size", jitter=jitter))
 
