@@ -179,6 +179,7 @@ def run(args: argparse.Namespace) -> int:
     from tahr.hub.progress import Progress
     from tahr.server.lifecycle import HttpServer
     from tahr.server.models.loading import LoadOptions, check_names, served_model, served_models
+    from tahr.server.status.servers import announced
 
     models = [choice.model for choice in choices]
     check_names(models)
@@ -201,7 +202,8 @@ def run(args: argparse.Namespace) -> int:
 
         server = HttpServer(settings, served, announce, pulled)
         note(f"Loading {', '.join(model.source for model in models)}; {server.address}/health says 503 meanwhile.")
-        return server.run()
+        with announced(server.address, note):
+            return server.run()
 
 
 def here(named: "Sequence[ServedModel]", make: "Callable[[str, str], ServedModel]") -> "list[ServedModel]":
