@@ -16,6 +16,7 @@ sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT)]
 
 import gguf  # noqa: E402
 
+import chat_vision_cases  # noqa: E402
 import encoder_cases  # noqa: E402
 import model_cases  # noqa: E402
 import model_files  # noqa: E402
@@ -31,8 +32,8 @@ Made by `scripts/models_table.py` from the code; `tests/style/test_docs.py` fail
 
 Every family runs on every backend: `reference` (NumPy), `cpu` (C++) and `cuda` (torch and Triton). A tiny random
 model of each family gives the logits of transformers to 1e-4 in f32, from safetensors and, where a column says so,
-from GGUF (`tests/models/test_models.py`, `tests/models/test_encoders.py`, `tests/models/test_towers.py`); a recorded
-plan equals eager ops (`tests/models/test_plan.py`); on a GPU the same in bf16 (`tests/cuda/test_cuda.py`). What embeds
+from GGUF (`tests/models/test_models.py`, `tests/models/test_encoders.py`, `tests/models/test_towers.py`,
+`tests/models/test_chat_vision.py`); a recorded plan equals eager ops (`tests/models/test_plan.py`); on a GPU the same in bf16 (`tests/cuda/test_cuda.py`). What reads
 images was not run on a GPU; what reads recordings (`tests/models/test_whisper.py`, to 2e-4) runs on `reference` and
 `cpu` alone, and is refused by name elsewhere. Hybrids (layers with a state) are also served batched,
 chunked, preempted, forked and from snapshots as they run alone (`tests/models/test_families.py`).
@@ -45,7 +46,7 @@ mixers) are not counted.
 TAIL = """
 Half of the families take at most {median:.0f} lines.
 
-Encoders give embeddings and rerank; their GGUFs are those of llama.cpp. What embeds images has a page:
+Encoders give embeddings and rerank; their GGUFs are those of llama.cpp. What reads images has a page:
 [images](images.md).
 
 ## What it would take
@@ -79,13 +80,18 @@ def cases() -> list[tuple[str, str, bool]]:
     """(case, model_type, whether its GGUF is compared too) of every tiny model."""
     decoders = [(name, config, name not in model_cases.NO_GGUF) for name, config in model_cases.CASES.items()]
     encoders = [(name, config, True) for name, config in encoder_cases.CASES.items()]
-    towers = [(name, config, False) for name, config in [*vision_cases.CASES.items(), *speech_cases.CASES.items()]]
+    beside = (vision_cases.CASES, chat_vision_cases.CASES, speech_cases.CASES)
+    towers = [(name, config, False) for found in beside for name, config in found.items()]
     return [(name, str(config["model_type"]), has_gguf) for name, config, has_gguf in decoders + encoders + towers]
 
 
 def beside_texts(types: list[str]) -> str:
     """What families of these types read besides texts, if anything."""
-    told = {"images": vision_cases.CASES, "recordings": speech_cases.CASES}
+    told = {
+        "images, as vectors": vision_cases.CASES,
+        "images, in chats": chat_vision_cases.CASES,
+        "recordings": speech_cases.CASES,
+    }
     return next((what for what, found in told.items() if any(c["model_type"] in types for c in found.values())), "")
 
 

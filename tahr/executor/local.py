@@ -90,7 +90,9 @@ class LocalExecutor(LocalSampling):
         main = self.executed[0]
         made = self.executed[TOWER] = make_tower(self.backend, tower, limits, main.inputs.rows, main.kv)
         buckets = tuple(map(tuple, made.buckets))
-        self.tower = TowerFacts(len(tower.parts), made.inputs.limits, buckets, tower.width_in, TOWER_PAGE)
+        limits = made.inputs.limits
+        windowed = tuple(tower.windowed)
+        self.tower = TowerFacts(len(tower.parts), limits, buckets, tower.width_in, TOWER_PAGE, windowed)
 
     # ---- steps ------------------------------------------------------------------------------------------------
 

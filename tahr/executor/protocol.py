@@ -84,6 +84,7 @@ class TowerFacts(NamedTuple):
     buckets: tuple[tuple[StepLimits, ...], ...]  # sizes of plans by part
     width_in: int  # numbers of an input row
     page_size: int  # tokens of a page in the memory of its steps; every input begins one
+    windowed: tuple[bool, ...] = ()  # parts whose attention ends at the windows of an input
 
 
 class MemoryFacts(NamedTuple):

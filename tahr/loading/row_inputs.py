@@ -15,6 +15,7 @@ from tahr.models.decoder import Decoder
 from tahr.models.parts.tower import Tower
 
 ROW_NUMBER_BYTES = 4
+TOWER_IMAGES = 4  # images of a chat that are computed together
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,9 @@ def inputs_of(decoder: Decoder, config: EngineConfig) -> RowInputs | None:
     if vision is None:
         return RowInputs(None, decoder.tower)
     decoder.tower.n_tokens = config.image_max_tokens * vision.n_merged
-    return RowInputs(config.feature_cache_bytes, decoder.tower, tower_inputs=4)
+    # The image with the most windows is one square high; windows at the ends of images may be smaller.
+    n_windows = config.image_max_tokens // vision.window if vision.window else 0
+    return RowInputs(config.feature_cache_bytes, decoder.tower, tower_inputs=n_windows + TOWER_IMAGES)
 
 
 def make_row_store(backend: Backend, decoder: Decoder, inputs: RowInputs) -> RowStore | None:

@@ -21,6 +21,7 @@ TEXT: Config = {
     "hidden_act": "silu", "tie_word_embeddings": False,
 }  # fmt: skip
 ROPE: Config = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+BLOCKS: Config = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
 VISION: Config = {
     "depth": 5, "hidden_size": 48, "num_heads": 4, "intermediate_size": 80, "patch_size": 4, "spatial_merge_size": 2,
     "temporal_patch_size": 2, "in_channels": 3, "hidden_act": "gelu_pytorch_tanh", "out_hidden_size": 32,
@@ -33,6 +34,22 @@ CASES: dict[str, Config] = {
         "tie_word_embeddings": False,
         "text_config": {**TEXT, "model_type": "qwen3_vl_text", "rope_parameters": ROPE},
         "vision_config": {**VISION, "model_type": "qwen3_vl_vision", "deepstack_visual_indexes": [0, 1, 3]},
+    },
+    # Layer norms and quick_gelu; rope in blocks; the text model stands beside the tower.
+    "qwen2_vl": {
+        "model_type": "qwen2_vl", "architectures": ["Qwen2VLForConditionalGeneration"], **IDS,
+        "tie_word_embeddings": False,
+        "text_config": {**TEXT, "model_type": "qwen2_vl_text", "head_dim": 8, "rope_parameters": BLOCKS},
+        "vision_config": {**VISION, "model_type": "qwen2_vl_vision", "embed_dim": 48, "hidden_size": 32, "mlp_ratio": 2,
+                          "hidden_act": "quick_gelu"},
+    },
+    # Windows of four by four patches, of which images have whole and smaller ones, in all layers but two.
+    "qwen2_5_vl": {
+        "model_type": "qwen2_5_vl", "architectures": ["Qwen2_5_VLForConditionalGeneration"], **IDS,
+        "tie_word_embeddings": False,
+        "text_config": {**TEXT, "model_type": "qwen2_5_vl_text", "head_dim": 8, "rope_parameters": BLOCKS},
+        "vision_config": {**VISION, "model_type": "qwen2_5_vl_vision", "hidden_act": "silu", "window_size": 16,
+                          "fullatt_block_indexes": [1, 4]},
     },
 }  # fmt: skip
 GRIDS = [(4, 6), (8, 4), (2, 2)]  # height and width of each image, in patches

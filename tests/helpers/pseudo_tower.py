@@ -51,6 +51,7 @@ FREQUENCIES = (100.0 ** -(np.arange(8) / 8)).astype(np.float32)
 class PseudoTower:
     """Two parts of a layer each; the second gives one row for every `JOINED` of an input."""
 
+    windowed = ()
     width_in = WIDTH_IN
     width = WIDTH
     memory = KVShape(HEADS, WIDTH // HEADS)

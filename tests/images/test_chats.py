@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from chat_vision_cases import IMAGE
+from chat_vision_cases import CASES, IMAGE
 from chat_vision_files import write_chat_vision
 from image_cases import pixels, png
 from tahr import LLM, SamplingParams
@@ -67,8 +67,10 @@ def test_tokens_of_an_image_count(llm: LLM) -> None:
     assert done.n_prompt_tokens == len(tokens)
 
 
-def test_a_batch_is_each_alone(folder: str) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_a_batch_is_each_alone(case: str, tmp_path: Path) -> None:
     """Bit for bit, whatever shares the steps, in chunks of any size, and when the prefix is known."""
+    folder = write_chat_vision(tmp_path, case)
     chats = [asked("cat ", shown(PHOTO)), asked(shown(OTHER), shown(PHOTO), " dog"), asked("a b c d"), asked("b")]
     params = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True, logprobs=2)
     fresh = LLM(folder, context_size=256, page_size=8, prefix_cache=False)

@@ -22,6 +22,12 @@ class RowSource:
     values: "Floats"
     outputs: "Ints | None" = None  # first of `values` that each row is made of; None: one each
     rope_positions: "Ints | None" = None  # [N_AXES, n], for the tower; None: their places
+    windows: "Ints | None" = None  # lengths of its windows, for the parts of a tower that end at them
+    order: "Ints | None" = None  # place of each row that comes out among those of the content; None: as they come
+
+    @property
+    def n_windows(self) -> int:
+        return 1 if self.windows is None else len(self.windows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -87,7 +87,8 @@ class RowSteps:
         n_seqs = self._tower.limits.n_seqs if self._tower else 1
         for each in self._wanted():
             n_left -= len(each.source.values)
-            if len(found) == n_seqs or (found and n_left < 0):
+            n_seqs -= each.source.n_windows
+            if found and min(n_left, n_seqs) < 0:
                 break
             found.append(each)
             if each.digest:
@@ -118,43 +119,62 @@ class TowerBatch:
         self._inputs = executor.inputs(TOWER)
         self._sizes = StepSizes(facts.buckets, 1)
         self._part = 0
-        self._n_most = 0  # tokens of the longest input
+        self._sources: list[RowSource] = []
+        self._in_windows = False  # a sequence of the step is a window of an input
+        self._n_most = 0  # tokens of the longest of these
         self._n_outputs: list[int] = []  # rows that each input gives
 
     def begin(self, sources: list[RowSource]) -> None:
         """Take other inputs: put their rows where the first part reads them, and fill in what all parts read."""
         self._part = 0
+        self._sources = sources
         self._n_outputs = []
-        self._n_most = 0
-        at = page = n_rows = 0
-        for i, source in enumerate(sources):
+        step = self._inputs
+        at = n_rows = 0
+        for source in sources:
             n = len(source.values)
             outputs = np.arange(n) if source.outputs is None else source.outputs
             self._executor.put_rows(range(at, at + n), source.values, TOWER)
-            self._fill(i, source, at, page)
-            self._inputs.logit_rows[n_rows : n_rows + len(outputs)] = outputs + at
+            positions = np.arange(n) if source.rope_positions is None else source.rope_positions
+            step.rope_positions[:, at : at + n] = positions
+            step.logit_rows[n_rows : n_rows + len(outputs)] = outputs + at
             self._n_outputs.append(len(outputs))
-            self._n_most = max(self._n_most, n)
             at += n
             n_rows += len(outputs)
-            page += pages_for(n, self._facts.page_size)
-        self._inputs.query_start[len(sources)] = at
-        self._inputs.row_of[:at] = np.arange(at)
-        self._inputs.counts[:] = at, n_rows, len(sources)
+        step.row_of[:at] = np.arange(at)
+        step.counts[:2] = at, n_rows
+        self._divide(in_windows=self._facts.windowed[:1] == (True,))
 
-    def _fill(self, i: int, source: RowSource, at: int, page: int) -> None:
-        """Write input i, whose rows begin at `at`, in pages of its own from `page` on."""
+    def _divide(self, in_windows: bool) -> None:
+        """Let each input be a sequence of the step, or each window of one, in pages of its own."""
+        lengths: list[int] = []
+        for source in self._sources:
+            if in_windows and source.windows is not None:
+                lengths += source.windows.tolist()
+            else:
+                lengths.append(len(source.values))
+        at = 0
+        page = 0
+        for i, n in enumerate(lengths):
+            page = self._fill(i, n, at, page)
+            at += n
+        self._inputs.query_start[len(lengths)] = at
+        self._inputs.counts[2] = len(lengths)
+        self._n_most = max(lengths)
+        self._in_windows = in_windows
+
+    def _fill(self, i: int, n: int, at: int, page: int) -> int:
+        """Write sequence i, whose rows begin at `at`, in pages from `page` on; the page behind them."""
         step = self._inputs
-        n = len(source.values)
         size = self._facts.page_size
         places = np.arange(n, dtype=np.int32)
         n_pages = pages_for(n, size)
         step.query_start[i] = at
         step.seq_lens[:, i] = n
         step.positions[at : at + n] = places
-        step.rope_positions[:, at : at + n] = places if source.rope_positions is None else source.rope_positions
         step.page_table[0, i, :n_pages] = np.arange(page, page + n_pages)
         step.slot_mapping[0, at : at + n] = page * size + places
+        return page + n_pages
 
     def run_part(self, targets: list[list[int] | None]) -> list[Floats] | None:
         """Run the next part; None unless it was the last.
@@ -163,6 +183,9 @@ class TowerBatch:
         all are for the host, and are returned.
         """
         step = self._inputs
+        windowed = self._facts.windowed
+        if windowed and windowed[self._part] != self._in_windows:
+            self._divide(windowed[self._part])
         is_last = self._part == self._facts.n_parts - 1
         written = self._targets(targets) if is_last else step.row_of[: step.n_tokens]
         step.row_target[: len(written)] = written
@@ -185,5 +208,10 @@ class TowerBatch:
 
     def _targets(self, targets: list[list[int] | None]) -> Ints:
         """By row that comes out, the slot it goes to."""
-        slots = [slot for n, each in zip(self._n_outputs, targets, strict=True) for slot in each or [-1] * n]
-        return np.array(slots, np.int32)
+        found: list[Ints] = []
+        for source, n, slots in zip(self._sources, self._n_outputs, targets, strict=True):
+            each = np.array(slots or [-1] * n, np.int32)
+            if source.order is not None:
+                each = each[source.order]
+            found.append(each)
+        return np.concatenate(found)

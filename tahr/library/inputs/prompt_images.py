@@ -17,7 +17,7 @@ from tahr.images.sizing import WholePatches
 from tahr.kv.prefix import HASH_BYTES
 from tahr.library.inputs.image_inputs import opened
 from tahr.models.config.record import ChatVisionConfig
-from tahr.models.towers.rows import merged_rows, places_of
+from tahr.models.towers.rows import merged_rows, places_of, windows_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,15 +52,9 @@ class PromptImages:
     def of_patches(self, patches: Patches, content: bytes) -> PromptImage:
         """An image whose pixels are read; all its rows depend on is in `content` and its size."""
         n_high, n_wide = patches.n_high, patches.n_wide
-        cfg = self.config
-        places = places_of(n_high, n_wide, cfg.merge)
-        source = RowSource(
-            merged_rows(patches.values, n_high, n_wide, cfg),
-            np.arange(0, places.shape[1], cfg.n_merged, dtype=np.int32),
-            np.concatenate([np.zeros_like(places[:1]), places]),
-        )
         digest = blake2b(f"{n_high}x{n_wide} ".encode() + content, digest_size=HASH_BYTES, key=self._settings).digest()
-        return PromptImage(source, digest, n_high // cfg.merge, n_wide // cfg.merge)
+        source = source_of(patches, self.config)
+        return PromptImage(source, digest, n_high // self.config.merge, n_wide // self.config.merge)
 
     def _shrinking(self, n_most: int) -> ImageReader:
         """A reader whose images have so many tokens at most."""
@@ -74,3 +68,25 @@ class PromptImages:
         processor = replace(self.reader.processor, table=np.zeros((0, 3), np.float32))
         text = f"{processor} {self.config}".encode()
         return blake2b(text + self.reader.processor.table.tobytes(), digest_size=HASH_BYTES).digest()
+
+
+def source_of(patches: Patches, cfg: ChatVisionConfig) -> RowSource:
+    """The patches of an image as its tower reads them: square by square, and window by window if it has windows."""
+    places = places_of(patches.n_high, patches.n_wide, cfg.merge)
+    places = np.concatenate([np.zeros_like(places[:1]), places])
+    values = merged_rows(patches.values, patches.n_high, patches.n_wide, cfg)
+    outputs = np.arange(0, len(values), cfg.n_merged, dtype=np.int32)
+    if not cfg.window:
+        return RowSource(values, outputs, places)
+    n_high = patches.n_high // cfg.merge
+    n_wide = patches.n_wide // cfg.merge
+    order, n_squares = windows_of(n_high, n_wide, cfg.window)
+    of_square = np.arange(cfg.n_merged)
+    rows = (order[:, None] * cfg.n_merged + of_square).reshape(-1)
+    return RowSource(
+        values[rows],
+        outputs,
+        places[:, rows],
+        windows=n_squares * cfg.n_merged,
+        order=order,
+    )

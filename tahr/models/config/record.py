@@ -134,6 +134,12 @@ class ChatVisionConfig:
     width_out: int  # width of the text model
     placeholder: int  # token that the chat template writes for an image
     deepstack: tuple[int, ...] = ()  # layers whose states are added to the text model's, after its first layers
+    gated: bool = False  # layers have gated MLPs
+    window: int = 0  # squares on a side of the windows that layers see; 0: all of an image
+    whole: tuple[int, ...] = ()  # layers without windows all the same
+
+    def is_windowed(self, layer: int) -> bool:
+        return self.window > 0 and layer not in self.whole
 
     @property
     def n_merged(self) -> int:

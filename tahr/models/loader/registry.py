@@ -48,7 +48,7 @@ from tahr.models.files.gguf import read_gguf
 from tahr.models.files.hf import read_hf
 from tahr.models.towers.chinese_clip import CHINESE_CLIP
 from tahr.models.towers.clip import CLIP
-from tahr.models.towers.qwen_vl import QWEN3_VL
+from tahr.models.towers.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 from tahr.models.towers.siglip import SIGLIP, SIGLIP2
 from tahr.models.towers.whisper import WHISPER
 from tahr.weights.tensor import HostTensor
@@ -119,6 +119,8 @@ FAMILIES: dict[str, Family] = {
     "siglip": SIGLIP,
     "siglip2": SIGLIP2,
     "whisper": WHISPER,
+    "qwen2_vl": QWEN2_VL,
+    "qwen2_5_vl": QWEN2_5_VL,
     "qwen3_vl": QWEN3_VL,
 }
 # GGUF architectures that have other names than the `model_type` of the same family.
@@ -176,8 +178,7 @@ LOOKALIKES = frozenset(
         "phi4_multimodal",
         "phi4mm",
         "qwen",
-        "qwen2_5_vl",
-        "qwen2_vl",
+        "qwen3_vl_moe",
     ]
 )
 

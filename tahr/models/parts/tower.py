@@ -29,6 +29,10 @@ class Tower(Protocol):
     files: FileWatch  # files that steps read
 
     @property
+    def windowed(self) -> Sequence[bool]:
+        """By part, whether attention ends at the windows of an input; empty: nowhere."""
+
+    @property
     def parts(self) -> Sequence[Part]:
         """Runs of its layers, in order."""
 

@@ -1,10 +1,13 @@
 """Towers that make several rows of an image, each of a square of patches: those of Qwen's vision models."""
 
 from functools import partial
+from itertools import pairwise
 
 from tahr.backends.api import Backend, Extras, KVShape, KVStore, StepInputs, Tensor
 from tahr.models.config.record import ChatVisionConfig, ModelConfig
 from tahr.models.decoder import Decoder, make_rope
+from tahr.models.parts.attention import Attention
+from tahr.models.parts.mlp import GatedMLP
 from tahr.models.parts.stream import ForwardPass, ResidualStream
 from tahr.models.parts.sublayers import DecoderLayer
 from tahr.models.parts.tower import Part, runs_of_layers
@@ -48,7 +51,8 @@ class JoiningTower:
         self.memory = KVShape(layers.n_heads, layers.head_dim)
         self.n_pixels = 3 * cfg.patch_size**2
         self.patch = w.linear("patch", layers.width, cfg.row_width, bias=w.has("patch.bias"))
-        self.layers = [vit_layer(layers, i, w.at(f"layers.{i}")) for i in range(layers.n_layers)]
+        make = gated_layer if cfg.gated else vit_layer
+        self.layers = [make(layers, i, w.at(f"layers.{i}")) for i in range(layers.n_layers)]
         self.merger = Merger(cfg, w.at("merger"), joins_first=False)
         self.deepstack = [Merger(cfg, w.at(f"deepstack.{i}"), joins_first=True) for i in range(len(cfg.deepstack))]
         self._ropes = {kind.rope: make_rope(layers, kind.rope) for kind in layers.kinds}
@@ -56,9 +60,12 @@ class JoiningTower:
     @property
     def parts(self) -> list[Part]:
         """Runs of its layers."""
-        layers = self.config.layers
-        products = layers.width * (4 * layers.width + 2 * layers.ffn_width + 2 * self.n_tokens)
-        return [partial(self._run, each) for each in runs_of_layers(layers.n_layers, self.n_tokens * products)]
+        return [partial(self._run, each) for each in runs_alike(self.config)]
+
+    @property
+    def windowed(self) -> list[bool]:
+        """By part, whether attention ends at the windows of an image."""
+        return [self.config.is_windowed(run.start) for run in runs_alike(self.config)]
 
     def _run(self, layers: range, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         run = TowerPass(backend, step, kv, self._ropes)
@@ -95,6 +102,11 @@ class JoiningTower:
         return backend.linear(backend.take_rows(step, self.width_in), self.patch)
 
 
+def gated_layer(cfg: ModelConfig, layer: int, w: Weights) -> DecoderLayer:
+    norms = w.pick("input_layernorm", "post_attention_layernorm")
+    return DecoderLayer(Attention(cfg, layer, w.at("self_attn")), GatedMLP(cfg, w.at("mlp")), norms)
+
+
 class WithRowsBehind(DecoderLayer):
     """A decoder layer behind which numbers of images are added to their rows, those that begin at a column."""
 
@@ -107,6 +119,18 @@ class WithRowsBehind(DecoderLayer):
         super().mlp(run, stream)
         if run.step.limits.extras & Extras.ROWS:
             stream.rows = run.backend.with_rows(stream.normed(None), run.step, add=True, begin=self.begin)
+
+
+def runs_alike(cfg: ChatVisionConfig, n_tokens: int = STEP_TOKENS) -> list[range]:
+    """Layers by part: no more than a part's work, and windowed ones apart from the others."""
+    layers = cfg.layers
+    products = layers.width * (4 * layers.width + 2 * layers.ffn_width + 2 * n_tokens)
+    found: list[range] = []
+    for run in runs_of_layers(layers.n_layers, n_tokens * products):
+        changes = [i for i in run[1:] if cfg.is_windowed(i) != cfg.is_windowed(i - 1)]
+        ends = [run.start, *changes, run.stop]
+        found += [range(first, last) for first, last in pairwise(ends)]
+    return found
 
 
 def with_joining_tower(decoder: Decoder, cfg: ModelConfig, w: Weights) -> Decoder:

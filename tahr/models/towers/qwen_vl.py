@@ -12,7 +12,7 @@ from tahr.models.config.record import ChatVisionConfig, ModelConfig
 from tahr.models.config.rope import in_the_plane
 from tahr.models.decoder import Decoder
 from tahr.models.encoders.layers import of_floats
-from tahr.models.families import qwen3
+from tahr.models.families import qwen2, qwen3
 from tahr.models.families.phi3 import qkv_heights
 from tahr.models.family import Family
 from tahr.models.files.hf import common
@@ -26,6 +26,7 @@ from tahr.models.towers.siglip import MAX_GRID, with_positions
 from tahr.weights.tensor import HostTensor
 
 MOST_MERGE = 8
+MOST_RATIO = 64
 THETA = 10000.0
 TAPS = 2  # frames of a video that a patch is made of: an image is both of them
 VISION = {
@@ -42,20 +43,64 @@ VISION = {
 }
 COMMON = {"num_hidden_layers": "depth", "num_attention_heads": "num_heads"}  # names of what all transformers have
 
+QWEN2 = {
+    "depth": 32,
+    "num_heads": 16,
+    "patch_size": 14,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": TAPS,
+}
+NO_POSITIONS = {"num_position_embeddings": 0}  # rope alone says where a patch lies
+VISION_2 = {**QWEN2, "embed_dim": 1280, "mlp_ratio": 4, "hidden_act": "quick_gelu"}
+VISION_2_5 = {
+    **QWEN2,
+    "hidden_size": 1280,
+    "intermediate_size": 3420,
+    "hidden_act": "silu",
+    "window_size": 112,
+    "fullatt_block_indexes": [7, 15, 23, 31],
+}
+
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
     return seeing(f, qwen3.QWEN3.refine_hf(f, cfg), VISION)
 
 
-def refine_moe_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
-    return seeing(f, qwen3.refine_moe_hf(f, cfg), VISION)
+def refine_2_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    """Its tower says how wide it is where others say how wide its rows are."""
+    part = f.part("vision_config")
+    width = part.count("embed_dim", limits.MOST_WIDTH, default=1280)
+    ratio = part.count("mlp_ratio", MOST_RATIO, default=4)
+    own = {
+        "hidden_size": width,
+        "intermediate_size": ratio * width,
+        "out_hidden_size": part.get("hidden_size"),
+        **NO_POSITIONS,
+    }
+    return seeing(f, qwen2.refine_hf(f, cfg), VISION_2, own)
 
 
-def seeing(f: Fields, cfg: ModelConfig, defaults: Mapping[str, Any]) -> ModelConfig:
-    """`cfg` with the tower that a config.json describes, and a rope of three axes."""
+def refine_2_5_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    """RMS norms, gated MLPs, and windows of pixels in most layers."""
+    cfg = seeing(f, qwen2.refine_hf(f, cfg), VISION_2_5, NO_POSITIONS)
+    if cfg.chat_vision is None:
+        return cfg
+    part = with_defaults(f.part("vision_config"), VISION_2_5, {})
+    vision = cfg.chat_vision
+    square = vision.patch_size * vision.merge
+    layers = replace(vision.layers, norm_kind="rms", norm_bias=False)
+    whole = layer_numbers(part, "fullatt_block_indexes", layers.n_layers)
+    window = part.count("window_size", MOST_SIDE, least=square) // square
+    return replace(cfg, chat_vision=replace(vision, layers=layers, gated=True, window=window, whole=whole))
+
+
+def seeing(
+    f: Fields, cfg: ModelConfig, defaults: Mapping[str, Any], own: Mapping[str, Any] | None = None
+) -> ModelConfig:
+    """`cfg` with the tower that a config.json describes, and a rope of three axes. `own` goes before what it says."""
     if not isinstance(f.get("vision_config"), Mapping):
         return cfg
-    part = with_defaults(f.part("vision_config"), defaults)
+    part = with_defaults(f.part("vision_config"), defaults, own or {})
     vision = tower_config(part, cfg, f.count("image_token_id", cfg.n_vocab - 1, least=0))
     if len(vision.deepstack) >= cfg.n_layers:
         raise part.wrong("deepstack_visual_indexes", f"a list of fewer layers than the text model's {cfg.n_layers}")
@@ -64,9 +109,9 @@ def seeing(f: Fields, cfg: ModelConfig, defaults: Mapping[str, Any]) -> ModelCon
     return replace(cfg, chat_vision=vision, kinds=kinds)
 
 
-def with_defaults(part: Fields, defaults: Mapping[str, Any]) -> Fields:
+def with_defaults(part: Fields, defaults: Mapping[str, Any], own: Mapping[str, Any]) -> Fields:
     """The tower's part of a config.json under the names of a model of texts."""
-    known = {**defaults, **{name: value for name, value in part.values.items() if value is not None}}
+    known = {**defaults, **{name: value for name, value in part.values.items() if value is not None}, **own}
     named = {name: known.get(other) for name, other in COMMON.items()}
     return replace(part, values={**known, **named, "vocab_size": 1, "rms_norm_eps": 1e-6})
 
@@ -92,16 +137,16 @@ def tower_config(part: Fields, cfg: ModelConfig, placeholder: int) -> ChatVision
         n_positions=n_positions,
         width_out=cfg.width,
         placeholder=placeholder,
-        deepstack=deepstack_layers(part, layers.n_layers),
+        deepstack=layer_numbers(part, "deepstack_visual_indexes", layers.n_layers),
     )
 
 
-def deepstack_layers(part: Fields, n_layers: int) -> tuple[int, ...]:
-    """The layers whose states go to the text model, in order."""
-    found = part.items("deepstack_visual_indexes")
+def layer_numbers(part: Fields, name: str, n_layers: int) -> tuple[int, ...]:
+    """Some of the layers, in order."""
+    found = part.items(name)
     known = range(n_layers)
     if any(i not in known for i in found) or found != sorted(set(found)):
-        raise part.wrong("deepstack_visual_indexes", f"a rising list of layers below {n_layers}")
+        raise part.wrong(name, f"a rising list of layers below {n_layers}")
     return tuple(found)
 
 
@@ -135,6 +180,11 @@ NAMES = {
     "attn.proj": "self_attn.o_proj",
     "mlp.linear_fc1": "mlp.up_proj",
     "mlp.linear_fc2": "mlp.down_proj",
+    "mlp.fc1": "mlp.up_proj",
+    "mlp.fc2": "mlp.down_proj",
+    "ln_q": "norm",
+    "mlp.0": "up",
+    "mlp.2": "down",
     "linear_fc1": "up",
     "linear_fc2": "down",
 }
@@ -169,13 +219,21 @@ def with_tower(build: Callable[[ModelConfig, Weights], Decoder]) -> Callable[[Mo
     return lambda cfg, w: with_joining_tower(build(cfg, w), cfg, w)
 
 
-SAMPLING = replace(qwen3.SAMPLING, temperature=0.7, top_p=0.8)
 QWEN3_VL = Family(
     "qwen3_vl",
     with_tower(qwen3.build),
-    SAMPLING,
+    replace(qwen3.SAMPLING, temperature=0.7, top_p=0.8),
     refine_hf=refine_hf,
     hf_defaults={"head_dim": 128},
     hf_names=NAMES,
     arrange=arrange,
 )
+QWEN2_VL = Family(
+    "qwen2_vl",
+    with_tower(qwen2.QWEN2.build),
+    qwen2.QWEN2.sampling,
+    refine_hf=refine_2_hf,
+    hf_names=NAMES,
+    arrange=arrange,
+)
+QWEN2_5_VL = replace(QWEN2_VL, name="qwen2_5_vl", refine_hf=refine_2_5_hf)

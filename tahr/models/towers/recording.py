@@ -38,6 +38,7 @@ class RecordingEncoder:
         plain = w.of(layers)  # convolutions and positions are few, and stay as they are
         self.config = cfg
         self.files = FileWatch([])
+        self.windowed: list[bool] = []
         self.width_in = input_width(cfg)
         self.width = layers.width
         self.n_tokens = cfg.n_rows  # one recording at a time: its rows keep all threads busy

@@ -67,3 +67,12 @@ def corner_shares(n: int, n_stored: int) -> Floats:
     weights[rows, first] = 1 - behind
     weights[rows, np.minimum(first + 1, last)] += behind
     return weights
+
+
+def windows_of(n_high: int, n_wide: int, side: int) -> tuple[Ints, Ints]:
+    """The squares of an image window by window, and how many each window has; those at the end may be smaller."""
+    lines, columns = np.divmod(np.arange(n_high * n_wide, dtype=np.int32), n_wide)
+    of_square = lines // side * n_wide + columns // side
+    order: Ints = np.argsort(of_square, kind="stable").astype(np.int32)
+    _, n_squares = np.unique(of_square, return_counts=True)
+    return order, n_squares.astype(np.int32)

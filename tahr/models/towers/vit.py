@@ -32,6 +32,7 @@ class VisionTower:
         layers = cfg.layers
         self.config = cfg
         self.files = FileWatch([])
+        self.windowed: list[bool] = []
         self.width_in = cfg.row_width
         self.width = layers.width
         self.n_tokens = max(cfg.n_most_patches, cfg.n_positions, STEP_TOKENS)
