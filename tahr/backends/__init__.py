@@ -91,7 +91,7 @@ MEMORIES: dict[str, Callable[[str], int]] = {"cuda": cuda_memory, "vulkan": vulk
 
 # Variables that change how a backend runs: what they do, and of which backends.
 SWITCHES = {
-    "TAHR_PROFILE": ("times ops", ("cpu",)),
+    "TAHR_PROFILE": ("times ops", ("cpu", "cuda")),
     "TAHR_NO_FLASH": ("selects the plain attention", ("cpu", "reference")),
 }
 
@@ -116,7 +116,8 @@ def open_backend(
         raise ConfigError(f"There is no backend {name!r} here. Use auto or one of: {', '.join(BACKENDS)}.")
     for switch, (what, backends) in SWITCHES.items():
         if os.environ.get(switch) == "1" and chosen not in backends:
-            raise ConfigError(f"{switch}=1 {what} of the cpu backend, not of {chosen}: unset it, or use cpu.")
+            known = " and ".join(backends)
+            raise ConfigError(f"{switch}=1 {what} of {known}, not of {chosen}: unset it, or use {backends[0]}.")
     if device and chosen not in WITH_DEVICES:
         raise ConfigError(f"The {chosen} backend has no devices to choose from: leave out {device!r}.")
     return BACKENDS[chosen](n_threads, deterministic, logits, *[device] * (chosen in WITH_DEVICES))

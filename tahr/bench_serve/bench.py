@@ -6,6 +6,7 @@ from typing import Any
 
 from tahr.bench_serve.client import Connections, Target, fetch
 from tahr.bench_serve.drive import press
+from tahr.bench_serve.energy import energy_of, energy_since
 from tahr.bench_serve.figures import LoadRun, run_of
 from tahr.bench_serve.loads import Encode, Maker, make_maker
 from tahr.bench_serve.measured import Load, Record, faults_of, measure
@@ -95,8 +96,10 @@ async def bench_level(server: BenchTarget, plan: BenchPlan, maker: Maker, level:
     for number in range(plan.n_repeats):
         name = f"{level.label}/{number}"
         say(f"{level.label}: run {number + 1} of {plan.n_repeats}, {plan.n_prompts} requests")
+        before = await energy_of(server.target, server.model)
         records = await press(level, maker.make(name, plan.n_prompts), one, f"{plan.seed}/{name}/arrivals")
-        runs.append(run_of(records, plan.slo_ms))
+        energy = await energy_since(server.target, server.model, before)
+        runs.append(run_of(records, plan.slo_ms, energy))
     connections.close()
     return Cell(level, runs)
 

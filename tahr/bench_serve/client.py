@@ -190,9 +190,23 @@ class Connections:
             connection.transport.close()
 
 
+def place_of(target: Target, path: str) -> str:
+    return f"{target.host}:{target.port}{target.path}{path}"
+
+
 async def fetch(target: Target, method: str, path: str, body: Any = None) -> Any:
     """A whole JSON response, or an error that says what came instead."""
-    where = f"{target.host}:{target.port}{target.path}{path}"
+    data = await fetch_bytes(target, method, path, body)
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        where = place_of(target, path)
+        raise ServerError(f"{where} answered something that is not JSON ({error}): is it an OpenAI server?") from error
+
+
+async def fetch_bytes(target: Target, method: str, path: str, body: Any = None) -> bytes:
+    """A whole response, or an error that says what came instead."""
+    where = place_of(target, path)
     parts: list[bytes] = []
     connections = Connections(target)
     try:
@@ -208,7 +222,4 @@ async def fetch(target: Target, method: str, path: str, body: Any = None) -> Any
     if response.status != 200:
         text = data[:200].decode(errors="replace")
         raise ServerError(f"{where} answered {response.status} instead of 200: {text}")
-    try:
-        return json.loads(data)
-    except ValueError as error:
-        raise ServerError(f"{where} answered something that is not JSON ({error}): is it an OpenAI server?") from error
+    return data

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from tahr.bench_serve.energy import Energy, millijoules_per_token
 from tahr.bench_serve.measured import Record, faults_of
 from tahr.bench_serve.statistics import half_width, percentiles, spread
 
 TIMES = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
 
 RATES = ("output_throughput", "total_throughput", "request_throughput", "goodput")
+ENERGY = ("mj_per_prompt_token", "mj_per_output_token")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class LoadRun:
     first_detail: str
 
 
-def run_of(records: list[Record], slo_ms: dict[str, float]) -> LoadRun:
+def run_of(records: list[Record], slo_ms: dict[str, float], energy: Energy | None = None) -> LoadRun:
     """The figures of one run. Only requests that succeeded count, but their time is the time of all."""
     good = [record for record in records if record.ok]
     duration_s = max(r.ended_at for r in records) - min(r.sent_at for r in records)
@@ -39,9 +41,10 @@ def run_of(records: list[Record], slo_ms: dict[str, float]) -> LoadRun:
     }  # fmt: skip
     if slo_ms:
         totals["goodput"] = sum(meets(record, slo_ms) for record in good)
+    rates = {name: total / duration_s if duration_s else 0.0 for name, total in totals.items()}
     return LoadRun(
         times=times_of(good),
-        rates={name: total / duration_s if duration_s else 0.0 for name, total in totals.items()},
+        rates=rates | (millijoules_per_token(energy, n_prompt, n_output) if energy else {}),
         n_completed=len(good),
         n_errored=len(records) - len(good),
         duration_s=duration_s,
@@ -76,7 +79,7 @@ def distributions(runs: Sequence[LoadRun]) -> dict[str, dict[str, float | None]]
         means = [fmean(run.times[name]) for run in runs if run.times[name]]
         if samples:
             made[name] = {**spread(samples), **percentiles(samples), "ci95": half_width(means)}
-    for name in RATES:
+    for name in (*RATES, *ENERGY):
         values = [run.rates[name] for run in runs if name in run.rates]
         if values:
             made[name] = {**spread(values), "ci95": half_width(values)}

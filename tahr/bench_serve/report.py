@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tahr.bench_serve.bench import BenchTarget, Cell, facts_of
-from tahr.bench_serve.figures import RATES, TIMES, distributions, totals
+from tahr.bench_serve.figures import ENERGY, RATES, TIMES, distributions, totals
 from tahr.bench_serve.loads import N_INPUT
 from tahr.bench_serve.plan import BenchPlan
 
@@ -21,6 +21,8 @@ NAMES = {
     "total_throughput": "prompt and output tokens/s",
     "request_throughput": "requests/s",
     "goodput": "requests/s within the promise",
+    "mj_per_prompt_token": "mJ per prompt token",
+    "mj_per_output_token": "mJ per output token",
 }
 COLUMNS = ("mean", "stddev", "ci95", "p50", "p75", "p95", "p99")
 
@@ -97,7 +99,7 @@ def section(report: Report) -> str:
         f"| | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|",
     ]  # fmt: skip
     found = report["distributions"]
-    return "\n".join(lines + [row(NAMES[name], found[name]) for name in (*RATES, *TIMES) if name in found])
+    return "\n".join(lines + [row(NAMES[name], found[name]) for name in (*RATES, *ENERGY, *TIMES) if name in found])
 
 
 def row(name: str, figures: dict[str, float | None]) -> str:

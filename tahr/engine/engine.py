@@ -9,6 +9,7 @@ from time import perf_counter
 
 from tahr.backends.api import Floats
 from tahr.engine.accept import accept_forced, accept_token, forced_tokens, run_ahead, taken_by_grammars
+from tahr.engine.energy import EnergyMeter
 from tahr.engine.sampling.dry import Resolve
 from tahr.engine.sampling.sampling_state import Sample, token_of
 from tahr.engine.scheduling.scheduler import Scheduler
@@ -53,6 +54,7 @@ class Engine(Submission):
         self.steps = Steps(executor, rows=scheduler.rows.slots if scheduler.rows else None)
         self._row_steps = RowSteps(executor, scheduler.rows) if scheduler.rows else None
         self.watch: Watch | None = None  # told of every step
+        self.meter: EnergyMeter | None = None  # told when there is work
         self._overlaps = executor.facts.overlaps
         self.n_in_flight = int(self._overlaps)  # steps left in flight at a launch; more than one only without grammars
         self._in_flight: deque[InFlight] = deque()
@@ -63,6 +65,8 @@ class Engine(Submission):
         events = self._propose(self.speculator) if self.speculator else []
         work = self.scheduler.schedule()
         if work:
+            if self.meter:
+                self.meter.wake()
             events += self._launch(work)
         if self._is_due(bool(work)):
             events += self._finish(self._in_flight.popleft())
@@ -161,6 +165,12 @@ class Engine(Submission):
     def busy(self) -> bool:
         return bool(self._in_flight or self.scheduler.has_work)
 
+    def measure_energy(self) -> EnergyMeter | None:
+        """Measure energy from now on, where its device has a counter of it; who calls this closes the meter."""
+        counter = self.executor.energy_counter()
+        self.meter = EnergyMeter(counter, self.stats, lambda: self.busy) if counter else None
+        return self.meter
+
     def snapshot(self) -> StatsSnapshot:
         """All counters at this moment."""
         scheduler = self.scheduler
@@ -188,6 +198,7 @@ class Engine(Submission):
             spec_drafts=guessed.n_drafts,
             spec_draft_tokens=guessed.n_draft_tokens,
             spec_accepted_tokens=guessed.n_accepted_tokens,
+            energy=self.meter.use() if self.meter else None,
         )
 
     # ---- one step ---------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tahr.backends.api import (
     Backend,
+    EnergyCounter,
     Fetched,
     Floats,
     KVStore,
@@ -153,6 +154,9 @@ class LocalExecutor(LocalSampling):
 
     def weights_changed(self) -> bool:
         return any(model.files.has_changed for model in self.executed.values())
+
+    def energy_counter(self) -> EnergyCounter | None:
+        return self.backend.energy_counter()
 
     def _plan(self, step: StepRequest) -> Plan:
         return self.executed[step.model].plan(self.backend, step.plan)

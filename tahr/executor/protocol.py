@@ -11,7 +11,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from tahr.backends.api import Bytes, Floats, HostPage, Ints, LoraRows, Rows, StepInputs, StepLimits, Ticket
+from tahr.backends.api import (
+    Bytes,
+    EnergyCounter,
+    Floats,
+    HostPage,
+    Ints,
+    LoraRows,
+    Rows,
+    StepInputs,
+    StepLimits,
+    Ticket,
+)
 from tahr.backends.sampling.sample_rows import Logprobs, SampledTokens, SampleRows, Words
 from tahr.kv.layout import PageLayout
 from tahr.kv.tables import PageCopy
@@ -205,6 +216,9 @@ class Executor(Protocol):
 
     def weights_changed(self) -> bool:
         """Whether the files of the weights are no longer what was loaded; any thread may ask."""
+
+    def energy_counter(self) -> EnergyCounter | None:
+        """A counter of the energy that its devices use, where there is one; another thread may read it."""
 
     def mask_memory(self, n: int, n_words: int) -> Words:
         """Memory for `SampleRows.mask`, from which masks reach the device without another copy."""

@@ -256,7 +256,7 @@ def test_plain_attention_is_the_cpu_backends(monkeypatch: pytest.MonkeyPatch) ->
     assert open_backend("reference").name == "reference", "which has no other"
     monkeypatch.setitem(BACKENDS, "other", BACKENDS["reference"])
     with pytest.raises(
-        ConfigError, match="TAHR_NO_FLASH=1 selects the plain attention of the cpu backend, not of other"
+        ConfigError, match="TAHR_NO_FLASH=1 selects the plain attention of cpu and reference, not of other"
     ):
         open_backend("other")
 

@@ -39,6 +39,7 @@ class Stub:
     n_output: int = 6
     port: int = 0
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    measures_energy: bool = False
     n_running: int = 0
     most_running: int = 0
 
@@ -64,6 +65,8 @@ class Stub:
             "/health": {"models": {"stub": {"backend": "paper"}}},
             "/tokenize": {"tokens": list(range(len(str(body.get("prompt", "")).split())))},
         }
+        if path == "/metrics":
+            return self.send(writer, "200 OK", self.metrics().encode())
         if path in whole:
             return self.send(writer, "200 OK", json.dumps(whole[path]).encode())
         self.bodies.append(body)
@@ -72,6 +75,14 @@ class Stub:
             status = "500 Oops" if fault == "http_500" else "400 No"
             return self.send(writer, status, b'{"error": {"message": "no"}}')
         return await self.stream(body, writer, fault)
+
+    def metrics(self) -> str:
+        """Two joules for each prompt, three for its reply, in half a second: see `tahr.bench_serve.energy`."""
+        n = len(self.bodies) * self.measures_energy
+        joules = [f'tahr_energy_joules_total{{model_name="stub",phase="{name}"}} {each * n}'
+                  for name, each in (("prefill", 2), ("decode", 3), ("idle", 9))]  # fmt: skip
+        seconds = f'tahr_energy_measured_seconds_total{{model_name="stub"}} {0.5 * n}'
+        return "\n".join(["# HELP", *joules, seconds, "nonsense{", ""])
 
     def send(self, writer: asyncio.StreamWriter, status: str, body: bytes) -> None:
         writer.write(f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)

@@ -72,7 +72,7 @@ NATIVE = ("_native", "_vulkan")  # modules of C++
 # What those above an executor may know of the op interface: arrays, and the sizes and inputs of steps.
 ABOVE = ("engine", "generation", "library", "server")
 PLAIN = {
-    *("Bytes", "Floats", "Ints", "Rows"),
+    *("Bytes", "EnergyCounter", "Floats", "Ints", "Rows"),
     *("LORA_TILE", "MAX_ADAPTERS", "MAX_STACK", "LoraRows", "StepInputs", "StepLimits", "N_AXES", "Extras"),
 }
 NO_ARRAYS = [

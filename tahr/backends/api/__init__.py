@@ -27,6 +27,7 @@ from tahr.backends.api.arguments import (
     StateSpaceSizes,
 )
 from tahr.backends.api.backend import Backend
+from tahr.backends.api.device import EnergyCounter
 from tahr.backends.api.lora import (
     LORA_TILE,
     MAX_ADAPTERS,
@@ -107,6 +108,7 @@ __all__ = [
     "DeltaNet",
     "Doubles",
     "EndedCopy",
+    "EnergyCounter",
     "ExpertMLPs",
     "Extras",
     "Fetched",

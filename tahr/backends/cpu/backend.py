@@ -14,6 +14,7 @@ from tahr.backends.api import (
     AttentionSpec,
     Bytes,
     DeltaNet,
+    EnergyCounter,
     ExpertMLPs,
     Floats,
     Ints,
@@ -94,6 +95,11 @@ class CpuBackend(RowOps):
 
     def vector(self, values: Floats) -> Vector:
         return Vector(len(values), np.array(values, np.float32))
+
+    def energy_counter(self) -> EnergyCounter | None:
+        from tahr.backends.host.energy import rapl_counter  # only servers measure
+
+        return rapl_counter()
 
     def tensor(self, values: Floats) -> Tensor:
         count = Count(np.array([len(values)], np.int32), 0, len(values))

@@ -1,5 +1,6 @@
 """The CUDA backend: torch for memory and large products, Triton for everything an LLM does between them."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from tahr.backends.api import (
     AttentionSpec,
     Bytes,
     DeltaNet,
+    EnergyCounter,
     ExpertMLPs,
     Extras,
     Fetched,
@@ -53,6 +55,7 @@ from tahr.backends.cuda.logprobs import begin_logprobs
 from tahr.backends.cuda.lora import CudaLoraBank
 from tahr.backends.cuda.pages import CudaPageIO
 from tahr.backends.cuda.products import Products
+from tahr.backends.cuda.profile import time_ops
 from tahr.backends.cuda.sampling import CudaSampler, host_rows
 from tahr.backends.cuda.slot_ops import SlotOps
 from tahr.backends.cuda.steps import (
@@ -70,6 +73,8 @@ from tahr.backends.cuda.steps import (
 from tahr.backends.cuda.vectors import Compact, wider
 from tahr.backends.cuda.weights import free_and_total, join, refusing_unfit, take, taken_bytes
 from tahr.backends.host.budget import device_kv_budget
+from tahr.backends.host.energy import nvml_counter
+from tahr.backends.host.profile import VARIABLE
 from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampleRows, Words
 from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
@@ -144,6 +149,11 @@ class CudaBackend(SlotOps):
 
     def free_bytes(self) -> int | None:
         return free_and_total(self.device)[0] if self.has_own_memory else super().free_bytes()
+
+    def energy_counter(self) -> EnergyCounter | None:
+        if self.device.type == "cpu":
+            return super().energy_counter()
+        return nvml_counter(f"GPU-{torch.cuda.get_device_properties(self.device).uuid}")
 
     def vector(self, values: Floats) -> Vector:
         return Vector(len(values), torch.tensor(values, dtype=F32, device=self.device))
@@ -480,11 +490,11 @@ def row_norm(norm: AddedNorm) -> linear.RowNorm:
 
 def open_device(deterministic: bool = False, ahead: Ahead | None = None) -> CudaBackend:
     """The backend on this machine's GPU, or on the CPU where Triton interprets its kernels."""
-    if interprets():
-        return CudaBackend("cpu", deterministic)
-    if problem := build_problem():
+    if not interprets() and (problem := build_problem()):
         raise ConfigError(f"The cuda backend cannot run here: {problem}.")
-    backend = CudaBackend("cuda", deterministic)
+    backend = CudaBackend("cpu" if interprets() else "cuda", deterministic)
+    if os.environ.get(VARIABLE) == "1":
+        time_ops(backend)
     if ahead:
         backend.sampler.load_kernels(ahead)
     return backend

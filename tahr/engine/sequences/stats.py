@@ -121,6 +121,17 @@ class EngineStats:
         setattr(self, name, getattr(self, name) + 1)
 
 
+@dataclass(frozen=True, slots=True)
+class EnergyUse:
+    """Joules of a device in `measured_s` seconds, in which an engine worked."""
+
+    source: str
+    measured_s: float = 0.0
+    prefill_j: float = 0.0
+    decode_j: float = 0.0
+    idle_j: float = 0.0
+
+
 @dataclass(slots=True, kw_only=True)
 class StatsSnapshot(EngineStats):
     """An engine's counters at one moment, and what follows from them."""
@@ -144,6 +155,7 @@ class StatsSnapshot(EngineStats):
     spec_drafts: int = 0  # drafts of one or more tokens each
     spec_draft_tokens: int = 0
     spec_accepted_tokens: int = 0
+    energy: EnergyUse | None = None  # None: not measured
 
     @property
     def spec_acceptance(self) -> float:

@@ -52,6 +52,7 @@ class LlmEngine:
         self._llm = llm
         self._warming: IdleWarming | None = None
         inner = llm.llm
+        self._meter = inner.engine.measure_energy()
         self.name = inner.name
         self.tokenizer = inner.tokenizer
         self.template = inner.template
@@ -112,4 +113,6 @@ class LlmEngine:
 
     async def close(self) -> None:
         """Stop whatever runs."""
+        if self._meter:
+            self._meter.close()
         await self._llm.close()

@@ -140,7 +140,12 @@ class ServerMetrics(Observer):
 
     def text(self, engines: "Mapping[str, StatsSnapshot]", sessions: "SessionStats", pool: "ModelPool") -> bytes:
         """Everything in Prometheus' format, with the engines' counters at this moment."""
-        families = [*session_families(sessions), *pool_families(pool), *engine_families(engines)]
+        families = [
+            *session_families(sessions),
+            *pool_families(pool),
+            *engine_families(engines),
+            *energy_families(engines),
+        ]
         return exposition([*self._families, *families])
 
     def labels(self, model: str) -> Labels:
@@ -195,6 +200,19 @@ def engine_families(engines: "Mapping[str, StatsSnapshot]") -> list[Metric]:
             values = {labels_of(model): float(read(snapshot)) for model, snapshot in engines.items()}
             made.append(Metric(kind, both(ours, theirs), help, values))
     return made
+
+
+def energy_families(engines: "Mapping[str, StatsSnapshot]") -> list[Metric]:
+    """None of an engine whose device has no counter that may be read."""
+    joules = counter("energy_joules_total", "", "Energy of the device while a model worked, by what it did.")
+    seconds = counter("energy_measured_seconds_total", "", "Seconds in which that energy was measured.")
+    for model, snapshot in engines.items():
+        if use := snapshot.energy:
+            labels = labels_of(model)
+            seconds.set(labels, use.measured_s)
+            for phase, value in (("prefill", use.prefill_j), ("decode", use.decode_j), ("idle", use.idle_j)):
+                joules.set((*labels, ("phase", phase)), value)
+    return [each for each in (joules, seconds) if each.values]
 
 
 def pool_families(pool: "ModelPool") -> list[Metric]:
