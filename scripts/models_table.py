@@ -33,10 +33,11 @@ Made by `scripts/models_table.py` from the code; `tests/style/test_docs.py` fail
 Every family runs on every backend: `reference` (NumPy), `cpu` (C++) and `cuda` (torch and Triton). A tiny random
 model of each family gives the logits of transformers to 1e-4 in f32, from safetensors and, where a column says so,
 from GGUF (`tests/models/test_models.py`, `tests/models/test_encoders.py`, `tests/models/test_towers.py`,
-`tests/models/test_chat_vision.py`); a recorded plan equals eager ops (`tests/models/test_plan.py`); on a GPU the same in bf16 (`tests/cuda/test_cuda.py`). What reads
-images was not run on a GPU; what reads recordings (`tests/models/test_whisper.py`, to 2e-4) runs on `reference` and
-`cpu` alone, and is refused by name elsewhere. Hybrids (layers with a state) are also served batched,
-chunked, preempted, forked and from snapshots as they run alone (`tests/models/test_families.py`).
+`tests/models/test_chat_vision.py`); a recorded plan equals eager ops (`tests/models/test_plan.py`); on a GPU the same
+in bf16 (`tests/cuda/test_cuda.py`). What reads images was not run on a GPU; what reads recordings
+(`tests/models/test_whisper.py`, to 2e-4) runs on `reference` and `cpu` alone, and is refused by name elsewhere.
+Hybrids (layers with a state) are also served batched, chunked, preempted, forked and from snapshots as they run alone
+(`tests/models/test_families.py`).
 `lines` is about the length of the family's file, divided by the families in it; shared parts (attention, experts,
 mixers) are not counted.
 

@@ -26,6 +26,9 @@ FEATURES = (
 BITS = "rows/test_row_inputs.py"
 EVENTS = "rows/test_row_events.py"
 NO_SESSION = Refuses("A session's text reads no rows", f"{EVENTS}::test_models_and_texts_without_rows_refuse_them")
+CHATS = "images/test_chats.py"
+CHAT_EVENTS = "images/test_chat_events.py"
+NO_IMAGES = Refuses("A session's text reads no rows of images", f"{CHATS}::test_sessions_refuse_images")
 
 COLUMNS: dict[str, dict[str, Runs | Refuses]] = {
     "rows as input": {
@@ -46,5 +49,19 @@ COLUMNS: dict[str, dict[str, Runs | Refuses]] = {
         "deterministic": Runs((f"{BITS}::test_a_batch_gives_the_bits_of_each_alone",)),
         "two models": Runs((f"{BITS}::test_two_models_keep_rows_apart",)),
         "keys": Runs((f"{EVENTS}::test_rows_are_shared_under_one_salt_only",)),
+    },
+    "images in chats": {
+        "LoRA": Refuses("Tahr does not run adapters of", f"{CHAT_EVENTS}::test_adapters_are_refused"),
+        "grammar": Runs((f"{CHATS}::test_grammars_bind_what_is_said_of_images",)),
+        "n > 1": Runs((f"{CHAT_EVENTS}::test_choices",)),
+        "drafts": Runs((f"{CHAT_EVENTS}::test_guesses_from_the_text", f"{EVENTS}::test_drafts_change_no_text")),
+        "sessions": NO_IMAGES,
+        "prefix hit": Runs((f"{CHAT_EVENTS}::test_hits_before_inside_and_behind_images",)),
+        "preemption": Runs((f"{CHAT_EVENTS}::test_preempted_chats",)),
+        "snapshot": NO_IMAGES,  # only sessions have snapshots
+        "embeddings": Refuses("This model embeds texts alone", f"{CHATS}::test_a_model_of_chats_embeds_no_images"),
+        "deterministic": Runs((f"{CHATS}::test_a_batch_is_each_alone", f"{CHAT_EVENTS}::test_chunks_of_a_batch")),
+        "two models": Runs((f"{CHAT_EVENTS}::test_two_models_in_turns",)),
+        "keys": Runs((f"{CHAT_EVENTS}::test_rows_stay_with_the_salt_they_came_with",)),
     },
 }

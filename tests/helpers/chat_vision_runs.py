@@ -1,12 +1,17 @@
 """Prompts of a case as an engine takes them."""
 
+import tempfile
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 
-from chat_vision_cases import pixels, template_tokens
+import backends_here
+from chat_vision_cases import CASES, make_weights, pixels, template_tokens
 from engines import Tally
-from tahr.config import SamplingParams
+from model_files import write_hf
+from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
 from tahr.engine.sequences.prompt_rows import PromptRows
 from tahr.engine.sequences.resolved import ResolvedRequest
@@ -17,9 +22,26 @@ from tahr.images.processors import ImageProcessor
 from tahr.images.reading import ImageReader
 from tahr.images.sizing import Exactly
 from tahr.library.inputs.prompt_images import PromptImages
+from tahr.loading.builder import build_engine
 from tahr.models.config.record import ModelConfig
+from tahr.models.loader import Loaded, load, open_model
 
 SMALL = {"context_size": 256, "kv_dtype": "f32", "page_size": 8, "image_max_tokens": 16, "feature_cache_bytes": 1 << 16}
+
+
+@cache
+def loaded_on(case: str, name: str) -> Loaded:
+    return load(open_model([], checkpoint(case)), backends_here.backend(name, deterministic=True))
+
+
+@cache
+def checkpoint(case: str) -> Path:
+    return write_hf(Path(tempfile.mkdtemp(prefix="tahr-chat-vision-")), CASES[case], make_weights(case))
+
+
+def engine_of(case: str, name: str, **options: object) -> Engine:
+    config = EngineConfig(**{**SMALL, **options})  # type: ignore[arg-type]
+    return build_engine(backends_here.backend(name, deterministic=True), loaded_on(case, name).decoder, config)[0]
 
 
 def reader_of(config: ModelConfig) -> PromptImages:

@@ -17,6 +17,7 @@ from tahr.cli.chat.conversation import Conversation
 from tahr.cli.main import main
 from tahr.cli.terminal.console import TextOutput
 from tahr.errors import ConfigError, TahrError, TemplateError
+from tahr.grammar import Grammar
 from tahr.images.errors import BadImage, ImageTooLarge
 from tahr.library.feeder import Feeder
 
@@ -90,6 +91,21 @@ def test_an_image_is_computed_once(llm: LLM) -> None:
     used = slots.slots.n_used
     said(llm, "c ", shown(PHOTO), " d")
     assert slots.slots.n_used == used and not slots.slots.n_held
+
+
+def test_grammars_bind_what_is_said_of_images(folder: str, llm: LLM) -> None:
+    pytest.importorskip("llguidance")
+    letters = SamplingParams(max_tokens=8, temperature=0, grammar=Grammar("regex", "[a-e ]{20}"))
+    chats = [asked("a ", shown(PHOTO)), asked(shown(OTHER), " b"), asked("cat")]
+    found = [each.text for each in llm.chat(chats, letters, progress=False)]
+    assert all(text and set(text) <= set("abcde ") for text in found)
+    fresh = LLM(folder, context_size=256, page_size=8, prefix_cache=False)
+    assert [fresh.chat(chat, letters).text for chat in chats] == found
+
+
+def test_a_model_of_chats_embeds_no_images(llm: LLM) -> None:
+    with pytest.raises(ConfigError, match="This model embeds texts alone"):
+        llm.embed(["cat"], images=[PHOTO])
 
 
 def test_names_of_placeholders_are_text(llm: LLM) -> None:

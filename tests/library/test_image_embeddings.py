@@ -112,7 +112,7 @@ def test_what_means_nothing_for_images(llm: LLM, tmp_path: Path) -> None:
         llm.embed()
     with pytest.raises(ConfigError, match="embeds texts"):
         llm.generate("cat")
-    with pytest.raises(ConfigError, match="reads texts alone"):
+    with pytest.raises(ConfigError, match="embeds texts alone"):
         LLM(str(write_sentence_model(tmp_path)), n_threads=1).embed(images=PHOTO)
 
 

@@ -1,39 +1,14 @@
 """Models that chat about images, as tiny random ones: rows, logits and replies equal those of transformers."""
 
-from functools import cache
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import backends_here
-from chat_vision_cases import BANNED, CASES, GRIDS, N_GREEDY, PROMPTS, expected, make_weights
-from chat_vision_runs import SMALL, images_of, prompt_of, rows_made, submitted
+from chat_vision_cases import BANNED, CASES, GRIDS, N_GREEDY, PROMPTS, expected
+from chat_vision_runs import engine_of, images_of, loaded_on, prompt_of, rows_made, submitted
 from engines import greedy, run
-from model_files import write_hf
-from tahr.config import EngineConfig
-from tahr.engine.engine import Engine
-from tahr.loading.builder import build_engine
-from tahr.models.loader import Loaded, load, open_model
 
 TOLERANCE = 1e-4
-
-
-@cache
-def loaded_on(case: str, name: str) -> Loaded:
-    return load(open_model([], checkpoint(case)), backends_here.backend(name, deterministic=True))
-
-
-@cache
-def checkpoint(case: str) -> Path:
-    import tempfile
-
-    return write_hf(Path(tempfile.mkdtemp(prefix="tahr-chat-vision-")), CASES[case], make_weights(case))
-
-
-def engine_of(case: str, name: str, **options: object) -> Engine:
-    config = EngineConfig(**{**SMALL, **options})  # type: ignore[arg-type]
-    return build_engine(backends_here.backend(name, deterministic=True), loaded_on(case, name).decoder, config)[0]
 
 
 @pytest.mark.parametrize("name", backends_here.NAMES)

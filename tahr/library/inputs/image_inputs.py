@@ -19,7 +19,7 @@ from tahr.regular_file import read_bytes
 
 # A file's bytes, a path, an image of Pillow's, or its pixels in RGB [height, width, 3].
 ImageInput = Any
-NO_IMAGES = "This model reads texts alone: leave the images out, or choose one that embeds both, such as CLIP."
+NO_IMAGES = "This model embeds texts alone: leave the images out, or choose one that embeds both, such as CLIP."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
