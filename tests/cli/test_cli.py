@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import assets
+from python_here import python_here
 from tahr.cli.main import NAMES, VERBS, Parser, main
 from tahr.cli.settings import options
 from tahr.cli.settings.settings_layers import flags_in
@@ -316,6 +317,16 @@ def test_a_reply_as_long_as_the_context_and_a_share_of_it(tahr: Any) -> None:
 def test_bench_mode_prints_figures_in_place_of_the_reply(tahr: Any) -> None:
     done = tahr(*RAW, "-n", "3", "-p", "Once", "--bench-mode")
     assert done.returncode == 0 and "reply 3 tokens" in done.stdout and done.stdout.count("\n") == 1
+
+
+def test_a_run_says_where_its_time_goes(tahr: Any, tmp_path: Path) -> None:
+    steps, picture = tmp_path / "steps.jsonl", tmp_path / "picture.json"
+    traces = ("--decision-trace-jsonl", str(steps), "--chrome-trace", str(picture))
+    assert tahr(*RAW, "-n", "3", "-p", "Once", *traces).returncode == 0
+    assert len(steps.read_text().splitlines()) >= 3 and json.loads(picture.read_text())
+    assert "--chrome-trace and --profile" in tahr("run", "--server", "--profile", "--chrome-trace", "x").stderr
+    ran = python_here("-m", "tahr", *RAW, "-n", "3", "-p", "Once", "--profile")
+    assert "GB/s" in subprocess.run(ran, capture_output=True, text=True, check=True).stderr
 
 
 def test_a_base_model_continues_the_text_and_says_so(tahr: Any) -> None:

@@ -176,6 +176,10 @@ SPECULATION = (
     Option(("--spec-draft", "--model-draft"), "spec_draft", str, "a smaller model of the same vocabulary that guesses"),
     Option(("--spec-tokens", "--draft-max"), "spec_tokens", whole_number, "tokens guessed at once, at most (1 to 64)"),
 )
+TRACES = (
+    Option(("--decision-trace-jsonl",), "decision_trace_jsonl", str, "a file that gets a line per step of the engine"),
+    Option(("--chrome-trace",), "chrome_trace", str, "the same for chrome://tracing or Perfetto"),
+)
 SPECULATION_SWITCHES = {
     ("--spec-ngram", "--spec-lookup"): "guess what followed the same words earlier in the text: no model is needed",
     ("--spec-off",): "guess nothing, whatever the settings say",

@@ -3,7 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,11 @@ Standard input is read only where there is no prompt, or where -p or -f is `-`."
 
 EXIT_INTERRUPTED = 128 + 2
 DEFAULT_ADDRESS = "http://127.0.0.1:8080"  # address of `tahr serve`
+# Options beside those of the engine that mean something only where the model is loaded.
+RUN_HERE = (
+    *("quantization", "weight_path", "hf_repo", "exact", "dry_run", "effective_config_json"),
+    *("profile", "decision_trace_jsonl", "chrome_trace"),
+)
 SECTIONS = ("sampling", "engine", "chat")  # sections of the settings
 
 
@@ -86,6 +92,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_engine(parser)
     options.add_batching(parser)
     options.add_speculation(parser)
+    group = parser.add_argument_group("logs and traces (none holds prompts or replies)")
+    group.add_argument("--profile", action="store_true", help="time per op, at the end (as TAHR_PROFILE=1)")
+    for option in options.TRACES:
+        option.add_to(group)
     options.add_settings(parser)
 
 
@@ -121,13 +131,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     prompt = read_prompt(args)
 
-    from tahr import LLM
     from tahr.cli.chat.conversation import Conversation
-    from tahr.hub.progress import Progress
 
     chosen = args.quantization or quantization
-    with LLM(name, config=config, quantization=chosen, progress=Progress(sys.stderr)) as llm:
-        llm.apply_lora([(each.name, None) for each in llm.loras()])
+    with opened(args, name, config, chosen) as llm:
         output = output_of(args)
         raw = args.raw or is_base_model(llm, layers.values("chat").get("system"))
         variables = {} if raw else for_template(requested, llm.template, note)
@@ -149,6 +156,25 @@ def run(args: argparse.Namespace) -> int:
             show_banner(conversation, args.verbose)
         output.ready(llm.name, llm.backend_summary)
         return chat(conversation, args.quiet) if prompt is None else one_shot(conversation, prompt)
+
+
+@contextmanager
+def opened(args: argparse.Namespace, name: str, config: EngineConfig, quantization: str | None) -> "Iterator[LLM]":
+    """The model with its adapters, its steps written to the files that were asked for."""
+    from tahr import LLM
+    from tahr.cli.verbs.serve import step_logs
+    from tahr.engine.step_log import Watch
+    from tahr.hub.progress import Progress
+
+    if args.profile:
+        os.environ["TAHR_PROFILE"] = "1"
+    with (
+        step_logs(args.decision_trace_jsonl, args.chrome_trace) as logs,
+        LLM(name, config=config, quantization=quantization, progress=Progress(sys.stderr)) as llm,
+    ):
+        llm.engine.watch = Watch(llm.name, logs) if logs else None
+        llm.apply_lora([(each.name, None) for each in llm.loras()])
+        yield llm
 
 
 def run_attached(
@@ -196,11 +222,7 @@ def refuse_engine_options(args: argparse.Namespace) -> None:
 
     set_here = flags_in(args, ("engine",)) | options.engine_flags(args)
     given = {options.engine_flag(path.split(".")[1], value) for path, value in set_here.items()}
-    given |= {
-        f"--{name.replace('_', '-')}"
-        for name in ("quantization", "weight_path", "hf_repo", "exact", "dry_run", "effective_config_json")
-        if getattr(args, name)
-    }
+    given |= {f"--{name.replace('_', '-')}" for name in RUN_HERE if getattr(args, name)}
     if given:
         names = " and ".join(sorted(given))
         raise ConfigError(f"--server talks to a model that is loaded already: give {names} to `tahr serve` instead.")

@@ -92,8 +92,7 @@ WATCHING = (
         str,
         "send traces to this OpenTelemetry collector (extra `otel`)",
     ),
-    Option(("--decision-trace-jsonl",), "decision_trace_jsonl", str, "a file that gets a line per step of the engine"),
-    Option(("--chrome-trace",), "chrome_trace", str, "the same for chrome://tracing or Perfetto"),
+    *options.TRACES,
     Option(("--request-dump-dir",), "request_dump_dir", str, "a folder that gets a folder per request, without texts"),
 )
 SECTIONS = ("sampling", "engine", "server")  # sections of the settings
@@ -188,7 +187,7 @@ def run(args: argparse.Namespace) -> int:
     start_log(requests=not args.no_request_log)
     if not settings.is_local and not settings.api_keys:
         note(f"warning: everyone who can reach {settings.host} can use this server: set --api-key.")
-    with step_logs(settings) as logs:
+    with step_logs(settings.decision_trace_jsonl, settings.chrome_trace) as logs:
         loading = LoadOptions(Progress(sys.stderr), logs, settings.stream_interval_s, settings.models_budget_bytes)
 
         def pulled(name: str, source: str) -> "ServedModel":
@@ -216,13 +215,13 @@ def here(named: "Sequence[ServedModel]", make: "Callable[[str, str], ServedModel
 
 
 @contextmanager
-def step_logs(settings: "Settings") -> "Iterator[list[StepLog]]":
+def step_logs(decisions: str | None, picture: str | None) -> "Iterator[list[StepLog]]":
     """The files that get a record of every step."""
     from tahr.engine.step_traces import ChromeTrace, DecisionLog
 
     wanted: list[tuple[Callable[[Path], StepLog], str | None]] = [
-        (DecisionLog, settings.decision_trace_jsonl),
-        (ChromeTrace, settings.chrome_trace),
+        (DecisionLog, decisions),
+        (ChromeTrace, picture),
     ]
     logs = [log(Path(path).expanduser()) for log, path in wanted if path]
     try:
