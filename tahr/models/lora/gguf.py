@@ -20,7 +20,8 @@ from tahr.weights.limits import ADAPTER
 
 TENSOR = re.compile(r"(?P<name>.+\.weight)\.lora_(?P<side>[ab])")
 MOST_ALPHA = 1e6
-SHARED = {"mixtral": "llama", "ministral": "llama", "olmo3": "olmo2"}  # families that have no architecture of their own
+# Families that have no architecture of their own.
+SHARED = {"mixtral": "llama", "ministral": "llama", "internlm3": "llama", "olmo3": "olmo2"}
 
 
 def read_gguf_adapter(path: Path, target: AdapterTarget) -> ReadAdapter:

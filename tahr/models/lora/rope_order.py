@@ -7,7 +7,10 @@ from tahr.weights.tensor import HostTensor
 # Families whose checkpoints hold queries and keys in halves order and whose GGUF files in pairs order. Others keep one
 # order in both.
 REORDERED = frozenset(
-    ["llama", "mistral", "ministral", "ministral3", "mixtral", "smollm3", "granite", "granitemoe", "granitemoeshared"]
+    [
+        *("llama", "mistral", "ministral", "ministral3", "mixtral", "smollm3", "internlm3", "minicpm"),
+        *("granite", "granitemoe", "granitemoeshared"),
+    ]
 )
 
 
