@@ -80,6 +80,8 @@ examples:
 
 
 UNKNOWN = "unrecognized arguments: "  # beginning of argparse's message
+# Options of other servers that count pages of the KV cache; here they follow from these.
+INSTEAD = dict.fromkeys(("--kv-max-blocks", "--kv-capacity", "--num-gpu-blocks-override"), "--ctx and --gpu-budget")
 
 
 class Parser(argparse.ArgumentParser):
@@ -97,7 +99,8 @@ class Parser(argparse.ArgumentParser):
         if not options:
             return f"`{' '.join(words)}` is not understood"
         near = get_close_matches(options[0], self._option_string_actions, 1)
-        return f"there is no option {' or '.join(options)}" + (f", but {near[0]}" if near else "")
+        known = INSTEAD.get(options[0]) or next(iter(near), "")
+        return f"there is no option {' or '.join(options)}" + (f", but {known}" if known else "")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

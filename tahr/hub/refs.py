@@ -217,6 +217,10 @@ def quant_of(file_name: str) -> str | None:
 
 
 def _unknown(text: str) -> ModelNotFound:
+    if "://" in text:
+        return ModelNotFound(
+            f"`{text}` is an address, which is not opened: name the repository (org/name:quant), or download the file."
+        )
     near = difflib.get_close_matches(text.lower(), ALIASES, n=3, cutoff=0.5)
     guess = f" Did you mean {' or '.join(near)}?" if near else ""
     return ModelNotFound(

@@ -313,6 +313,11 @@ def test_names_from_other_servers(flags: list[str], path: str, value: Any, capsy
     assert shown(capsys, *flags)[path] == (value, "cli")
 
 
+@pytest.mark.parametrize("option", ["--kv-max-blocks", "--kv-capacity", "--num-gpu-blocks-override"])
+def test_options_of_other_servers_that_mean_nothing_here(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"no option {option}, but --ctx and --gpu-budget" in refused(capsys, option, "3")
+
+
 SERVED = {
     "min_tokens": ("2", 2), "stop": ("zz", ("zz",)), "stop_token_ids": ("4", (4,)), "ignore_eos": ("true", True),
     "mirostat_tau": ("4", 4.0), "mirostat_eta": ("0.2", 0.2), "xtc_threshold": ("0.2", 0.2), "dry_base": ("2", 2.0),

@@ -52,6 +52,12 @@ def test_path_like_text_is_a_path_even_if_absent(text: str) -> None:
     assert ref.path == Path(text).expanduser()
 
 
+@pytest.mark.parametrize("text", ["https://x.example/m.gguf", "http://x/m", "https://huggingface.co/org/name"])
+def test_an_address_is_no_name_of_a_model(text: str) -> None:
+    with pytest.raises(ModelNotFound, match="is an address, which is not opened: name the repository"):
+        parse(text)
+
+
 def test_an_existing_path_wins_over_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "org" / "name").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
