@@ -162,6 +162,41 @@ def test_a_stream_and_choices_follow_the_schema_too(client: httpx.Client) -> Non
         assert "".join(choice.logprobs.tokens or []).strip().startswith("{")
 
 
+def buffered(client: httpx.Client, **fields: Any) -> httpx.Response:
+    body = {"prompt": "Once", "temperature": 1, "seed": 3, "guided_json": SCHEMA, "buffer": True, **fields}
+    return client.post(COMPLETIONS, json=body)
+
+
+def test_a_buffered_reply_is_one_delta(client: httpx.Client) -> None:
+    events = buffered(client, max_tokens=100, n=2, logprobs=1, stream=True).text.split("\n\n")
+    choices = [json.loads(event[6:])["choices"][0] for event in events if event.startswith("data: {")]
+    texts = [choice for choice in choices if choice["text"]]
+    assert [choice["index"] for choice in texts] == [0, 1]
+    for choice in texts:
+        assert json.loads(choice["text"]).keys() == {"n", "b"} and choice["logprobs"]["tokens"]
+    assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["stop", "stop"]
+    assert events[-2] == "data: [DONE]"
+    assert json.loads(buffered(client, max_tokens=100).json()["choices"][0]["text"]).keys() == {"n", "b"}
+
+
+def test_a_buffered_reply_that_is_cut_is_an_error(client: httpx.Client) -> None:
+    whole = buffered(client, max_tokens=3)
+    assert whole.status_code == 500
+    error = whole.json()["error"]
+    assert error["code"] == "incomplete_reply"
+    assert (error["type"], error["param"], error["code"]) == (
+        "internal_server_error",
+        "guided_json",
+        "incomplete_reply",
+    )
+    events = buffered(client, max_tokens=3, stream=True).text.split("\n\n")
+    said = [json.loads(event[6:]) for event in events if event.startswith("data: {")]
+    assert [each["error"]["param"] for each in said if "error" in each] == ["guided_json"]
+    assert not any(each["choices"][0]["text"] for each in said if "choices" in each)
+    assert "grammar" in refused(client, buffer=True)["message"]
+    assert "stop cuts it" in refused(client, buffer=True, guided_json=SCHEMA, stop=["a"])["message"]
+
+
 # ---- attacks ----------------------------------------------------------------------------------------------------
 
 NESTED: Any = {"type": "integer"}

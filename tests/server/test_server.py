@@ -243,7 +243,7 @@ def test_inert_fields_change_nothing(client: httpx.Client, name: str) -> None:
         ("verbosity", "low"), ("reasoning_effort", "low"), ("reasoning", {}), ("thinking", "yes"),
         ("reasoning_effort", "huge"), ("enable_thinking", 0), ("parallel_tool_calls", "no"),
         ("bogus", 1), ("best_of", 2), ("max_token", 5), ("lora", "x"), ("top_logprobs", 3),
-        ("stream_options", {"include_usage": True}), ("return_progress", True),
+        ("stream_options", {"include_usage": True}), ("return_progress", True), ("buffer", True),
         ("temperature", "hot"), ("temperature", -1), ("top_p", -0.5), ("top_k", -2), ("top_k", 1.5), ("min_p", 2),
         ("n", 0), ("n", 100_000), ("seed", -(2**63) - 1), ("max_tokens", 0), ("max_tokens", -5), ("max_tokens", True),
         ("stop", [1]),
@@ -377,7 +377,8 @@ def test_health_and_version(client: httpx.Client) -> None:
     assert {"enabled", "position", "entries", "hits", "misses", "evictions", "saved_prefill_tokens"} <= set(
         prefix_cache
     )
-    assert {"saved_prefill_tokens", "tokens", "bytes", "block_size", "kv_dtype"} <= set(prefix_cache)
+    assert {"saved_prefill_tokens", "tokens", "bytes", "block_size", "kv_dtype", "source"} <= set(prefix_cache)
+    assert body["auto_config"]["scripted"].keys() >= {"context_size", "max_batch_size", "kv_dtype", "kv_blocks"}
     assert {"mode", "entries", "hits", "misses", "evictions", "tokens", "max_entries"} <= set(session_cache)
     assert client.get("/ready").json() == {"status": "ready"}
     assert client.get("/version").json() == {"version": __version__}

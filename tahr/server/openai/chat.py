@@ -18,7 +18,7 @@ from tahr.server.models.registry import ModelRegistry
 from tahr.server.openai.bodies import ChatBody, GenerationBody, TemplateBody
 from tahr.server.openai.chat_fields import budget_of, options_of
 from tahr.server.openai.formatters import ChatFormatter
-from tahr.server.openai.grammars import grammar_of
+from tahr.server.openai.grammars import grammar_of, is_buffered
 from tahr.server.openai.replies import TemplateReply
 from tahr.server.openai.sampling import collect
 from tahr.server.replies.chat import chat_options, prompt_of, turn_of, without_begun
@@ -46,6 +46,7 @@ def read(state: ServerState, data: bytes, caller: Caller) -> ServedRequest:
     given.setdefault("thinking_budget", budget_of(body))
     constraint = grammar_of(body)
     grammar = constraint.grammar if constraint else None
+    field = constraint.field if constraint else ""
     params = params_of({**given, "grammar": grammar, "lora": lora or None}, names)
     options = options_of(body)
     messages, begun = conversation_of(body)
@@ -58,7 +59,8 @@ def read(state: ServerState, data: bytes, caller: Caller) -> ServedRequest:
         formatter=ChatFormatter,
         model_name=body.model,
         names=names,
-        grammar_field=constraint.field if constraint else "",
+        grammar_field=field,
+        buffered=is_buffered(body, field),
         stream=bool(body.stream),
         return_progress=bool(body.return_progress),
         include_usage=includes_usage(body),

@@ -14,7 +14,7 @@ from tahr.server.models.registry import ServedModel
 from tahr.server.openai.bodies import CompletionBody
 from tahr.server.openai.chat import check_stream, includes_usage
 from tahr.server.openai.formatters import Echo, TextFormatter
-from tahr.server.openai.grammars import grammar_of
+from tahr.server.openai.grammars import grammar_of, is_buffered
 from tahr.server.openai.sampling import collect
 from tahr.server.replies.params import check_choices, params_of
 from tahr.server.replies.prompts import check_generates, encode_inputs, separate
@@ -44,6 +44,7 @@ def read(state: ServerState, data: bytes, caller: Caller) -> ServedRequest:
         given["prompt_logprobs"] = body.logprobs
     constraint = grammar_of(body)
     grammar = constraint.grammar if constraint else None
+    field = constraint.field if constraint else ""
     params = params_of({**given, "grammar": grammar, "lora": lora or None}, names)
     prompts = encode_inputs(model.engine, body.prompt, "prompt")
     check_choices(len(prompts), params.n)
@@ -55,7 +56,8 @@ def read(state: ServerState, data: bytes, caller: Caller) -> ServedRequest:
         names=names,
         prompt_field="prompt",
         logprobs_field="logprobs",
-        grammar_field=constraint.field if constraint else "",
+        grammar_field=field,
+        buffered=is_buffered(body, field),
         stream=bool(body.stream),
         return_progress=bool(body.return_progress),
         include_usage=includes_usage(body),

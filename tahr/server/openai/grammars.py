@@ -21,6 +21,18 @@ def grammar_of(body: GenerationBody) -> FieldGrammar | None:
     return found[0] if found else None
 
 
+def is_buffered(body: GenerationBody, grammar_field: str) -> bool:
+    """Whether a client wants it so; refused where a reply has no grammar, or may end before it is whole."""
+    if not body.buffer:
+        return False
+    if not grammar_field:
+        raise bad_field("buffer", "buffer holds back a reply that must keep to a grammar: name one, or leave it out.")
+    for name in ("stop", "stop_token_ids"):
+        if getattr(body, name):
+            raise bad_field("buffer", f"buffer holds back a reply until it is whole, but {name} cuts it: send one.")
+    return True
+
+
 def of_kind(kind: str) -> Callable[[str, Any], FieldGrammar | None]:
     """How to read a field that holds the source of one kind of grammar."""
     return lambda field, value: made(field, kind, value)

@@ -22,6 +22,7 @@ from tahr.server.models.engine_port import EngineStream
 from tahr.server.models.registry import ServedModel
 from tahr.server.models.text_pool import TextPool
 from tahr.server.observe.observer import Observers
+from tahr.server.replies.buffering import as_chunk, check_whole
 from tahr.server.replies.formatter import CachedDetails, ChoiceOutput, Formatter, ReasoningDetails, Usage
 from tahr.server.replies.logprobs import shown
 from tahr.server.state.state import ServerState
@@ -41,6 +42,7 @@ class PreparedReply(Struct, frozen=True):
     turn: Turn | None = None  # turn in a session
     prefill_only: bool = False  # nothing is to be generated
     grammar_field: str = ""  # field that its grammar came from, if it has one
+    buffered: bool = False  # nothing is sent before the reply is whole
 
     @property
     def n(self) -> int:
@@ -165,6 +167,18 @@ def emptied(chunk: Chunk) -> Chunk:
 
 async def respond_whole(active: ActiveGeneration) -> None:
     reply = active.reply
+    outputs = await whole_outputs(active)
+
+    def body() -> bytes:
+        return encode(reply.formatter.whole(outputs, active.streams, usage(active.record)))
+
+    # Log-probabilities make a response so large that making it would hold up the loop.
+    await active.request.respond(await active.text_pool.run(body) if reply.formatter.has_logprobs else body())
+
+
+async def whole_outputs(active: ActiveGeneration) -> list[ChoiceOutput]:
+    """All choices of all prompts."""
+    reply = active.reply
     tokenizer = active.reply.model.engine.tokenizer
     outputs = [ChoiceOutput() for _ in range(len(active.streams) * reply.n)]
 
@@ -179,12 +193,10 @@ async def respond_whole(active: ActiveGeneration) -> None:
 
         return on_chunk
 
-    def body() -> bytes:
-        return encode(reply.formatter.whole(outputs, active.streams, usage(active.record)))
-
     await run_together([stream.read(reader(at * reply.n)) for at, stream in enumerate(active.streams)])
-    # Log-probabilities make a response so large that making it would hold up the loop.
-    await active.request.respond(await active.text_pool.run(body) if reply.formatter.has_logprobs else body())
+    if reply.buffered:
+        check_whole(outputs, reply.grammar_field)
+    return outputs
 
 
 async def run_together(works: Sequence[Coroutine[Any, Any, Any]]) -> None:
@@ -212,10 +224,26 @@ async def respond_streamed(active: ActiveGeneration) -> None:
     await active.request.send(opening)
     keeping_alive = asyncio.create_task(keep_alive(active))
     try:
-        last = await send_chunks(active)
+        last = await (buffered_events(active) if active.reply.buffered else send_chunks(active))
     finally:
         keeping_alive.cancel()
     await active.request.end_stream(last + active.reply.formatter.ending(usage(active.record)))
+
+
+async def buffered_events(active: ActiveGeneration) -> bytes:
+    """All events of a reply, when it is whole."""
+    outputs = await whole_outputs(active)
+    formatter = active.reply.formatter
+
+    def events() -> bytes:
+        made = []
+        for choice, output in enumerate(outputs):
+            chunk = as_chunk(output)
+            made.append(formatter.chunk(choice, chunk, active.streams[choice // active.reply.n]))
+            made.append(formatter.closing(choice, chunk))
+        return b"".join(made)
+
+    return await active.text_pool.run(events) if formatter.has_logprobs else events()
 
 
 async def send_chunks(active: ActiveGeneration) -> bytes:

@@ -38,6 +38,7 @@ class ServedRequest(Struct, frozen=True):
     prompt_field: str = "messages"
     logprobs_field: str = "top_logprobs"
     grammar_field: str = ""  # field that the grammar came from, if there is one
+    buffered: bool = False  # nothing is sent before the reply is whole
     stream: bool = False
     return_progress: bool = False
     include_usage: bool = False
@@ -102,6 +103,7 @@ def prepare(served: ServedRequest, limits: Limits) -> PreparedReply:
         return_progress=served.return_progress,
         turn=served.turn,
         prefill_only=served.prefill_only,
+        buffered=served.buffered,
         grammar_field="tools" if is_call_grammar(params.grammar) else served.grammar_field,
     )
 

@@ -36,6 +36,7 @@ def report(state: ServerState) -> HealthReply:
         },
         lora=lora(state),
         config=config(state),
+        auto_config={model.name: fitted(model) for model in state.models.loaded},
         models={model.name: described(model) for model in state.models.loaded},
     )
 
@@ -76,6 +77,7 @@ def prefix_cache(snapshots: "list[StatsSnapshot]") -> Numbers:
     return {
         "enabled": enabled,
         "position": "real-kv-reuse" if enabled else "off",
+        "source": "pages" if enabled else "off",
         "entries": sum(s.prefix_tokens_cached // s.page_size for s in snapshots if s.page_size),
         "tokens": sum(s.prefix_tokens_cached for s in snapshots),
         "bytes": sum(s.prefix_bytes_cached for s in snapshots),
@@ -123,6 +125,18 @@ def config(state: ServerState) -> Numbers:
     """Limits a client may run into, and nothing else, because this route needs no key."""
     names = ("max_requests", "max_body_bytes", "max_tokens_cap", "request_timeout_s", "rate_limit")
     return {name: getattr(state.settings, name) for name in names}
+
+
+def fitted(model: ServedModel) -> Numbers:
+    """Settings that follow from the machine where nobody chose them."""
+    snapshot = model.engine.snapshot()
+    return {
+        "context_size": model.engine.context_size,
+        "max_batch_size": snapshot.max_batch_size,
+        "kv_dtype": snapshot.kv_dtype,
+        "kv_blocks": snapshot.pages_total,
+        "block_size": snapshot.page_size,
+    }
 
 
 def described(model: ServedModel) -> Numbers:

@@ -50,4 +50,5 @@ class HealthReply(Struct):
     cache: dict[str, Any]
     lora: dict[str, Any]
     config: dict[str, Any]
+    auto_config: dict[str, Any]
     models: dict[str, Any]

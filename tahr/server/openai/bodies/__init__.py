@@ -23,6 +23,7 @@ class GenerationBody(LlamaSamplingFields, kw_only=True, forbid_unknown_fields=Tr
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_progress: bool | None = None
+    buffer: bool | None = None  # nothing is sent before a reply with a grammar is whole
 
     top_a: float | None = None
     eta_cutoff: float | None = None
