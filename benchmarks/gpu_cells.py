@@ -7,10 +7,12 @@ A shape is measured in bf16, or in the weight formats named after it: about one 
 fp8 and gptq (4 bits) are those of the layers; the table stays in bf16, and so does the head but with fp8, which has it
 in 8-bit codes. --requests measures these numbers of requests alone, --chat with the sampling of chat models, --kv sets
 the format of keys and values. --long measures long contexts instead, on an engine that has prepared all sizes of its
-steps. --profile prints where the device's time goes in a few kinds of steps, with --long in those of long contexts.
+steps. --profile prints where the device's time goes in a few kinds of steps, with --long in those of long contexts;
+TAHR_PROFILE=1 times ops instead of kernels, and prints them at the end.
 """
 
 import gc
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -28,8 +30,10 @@ from tahr.backends.cuda.kernels.packed import unpacked_matrix
 from tahr.backends.cuda.layouts import kinds, packed
 from tahr.backends.cuda.layouts.codes import FORMATS as PACKED_FORMATS
 from tahr.backends.cuda.layouts.fp8 import fp8_matrix
+from tahr.backends.cuda.profile import time_ops
 from tahr.backends.cuda.steps import EagerPlan
 from tahr.backends.cuda.weights import has_memory
+from tahr.backends.host.profile import VARIABLE
 from tahr.collector import rare_collections
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
@@ -332,6 +336,8 @@ def make(name: str) -> tuple[Shape, RandomBackend, Decoder, int]:
     is_mix = mix not in ("", *LAYER_FORMATS)
     recipe = Recipe(mix_named(mix)[1], shape.n_layers, heads_per_key, shape.tied) if is_mix else None
     backend = RandomBackend(recipe, "" if is_mix else mix)
+    if os.environ.get(VARIABLE) == "1":
+        time_ops(backend)
     return shape, backend, *make_decoder(shape, backend)
 
 
