@@ -26,6 +26,7 @@ tests=(
     "reference,cuda tests/cuda/test_cuda_steps.py tests/kv/test_state_memory.py"
     "reference,cuda tests/cuda/test_cuda_compiling.py tests/cuda/test_cuda_ahead.py"
     "reference,cuda tests/cuda/test_cuda_packed.py tests/weights/test_quantised_checkpoints.py"
+    "reference,cuda tests/cuda/test_cuda_profile.py tests/backends/test_profile.py"
     "reference,cuda tests/models/test_plan.py tests/models/test_models.py"
     "cuda tests/engine/test_engine.py tests/models/test_families.py"
     "cuda tests/engine/test_windows.py tests/cuda/test_cuda_hopper.py"
