@@ -34,6 +34,7 @@ def check_experts(text: str | None) -> None:
         raise ConfigError(f"cpu_experts is {text!r}, but it must be auto, all, or a number of layers.")
 
 
+SIZES = ("gpu_budget", "ram_budget", "kv_host_size", "kv_disk_size")
 SCHEDULING_POLICIES = ("fcfs", "priority", "shortest_job_first", "sjf")
 
 
@@ -59,6 +60,11 @@ class EngineConfig:
     ram_budget: str | None = None  # host memory for weights and KV; None: what is free
     cpu_experts: str | None = None  # layers whose experts stay on the host: auto, all or a number
     offload_dir: str | None = None  # where matrices are kept that cannot be read from the model's files as they are
+    # Pages outside the pools, see `tahr/engine/tiers`.
+    kv_host_size: str | None = None  # host memory for pages that may return; None: they are dropped
+    kv_disk: str | None = None  # a directory for pages that outlive the process; None: none do
+    kv_disk_size: str | None = None  # bytes that the directory may hold; None: 20g
+    kv_disk_key: str | None = None  # a file with the key that these are sealed with; None: they are not
     deterministic: bool = False  # a reply never depends on the rest of the batch: always so on a CPU, slower on a GPU
     admit_below: float = 0.9  # share of the KV pool that new requests may fill; the rest is for growing
     scheduling_policy: str = "fcfs"
@@ -120,12 +126,15 @@ class EngineConfig:
         keep_conventions(self, {"context_size": (0, None)})
         check_ranges(self, self.RANGES)
         object.__setattr__(self, "kv_dtype", kv_type(self.kv_dtype))
-        for name in ("gpu_budget", "ram_budget", "cpu_experts"):
+        for name in (*SIZES, "cpu_experts"):
             object.__setattr__(self, name, as_text(getattr(self, name)))
-        for name in ("gpu_budget", "ram_budget"):
+        for name in SIZES:
             if (text := getattr(self, name)) is not None:
                 parse_size(text, name)
         check_experts(self.cpu_experts)
+        for name in ("kv_disk_size", "kv_disk_key"):
+            if getattr(self, name) is not None and self.kv_disk is None:
+                raise ConfigError(f"{name} is set, but kv_disk names no directory: name one, or leave it out.")
         object.__setattr__(self, "loras", clean_lora_files(self.loras))
         if self.scheduling_policy not in SCHEDULING_POLICIES:
             raise ConfigError(

@@ -68,6 +68,8 @@ class Engine(Submission):
             if self.meter:
                 self.meter.wake()
             events += self._launch(work)
+        elif not self._in_flight and self.scheduler.tiers:
+            self.scheduler.tiers.wait()
         if self._is_due(bool(work)):
             events += self._finish(self._in_flight.popleft())
         if self._in_flight and self._in_flight[-1].waits:
@@ -163,7 +165,12 @@ class Engine(Submission):
 
     @property
     def busy(self) -> bool:
-        return bool(self._in_flight or self.scheduler.has_work)
+        return bool(self._in_flight or self.scheduler.has_work or self.scheduler.is_copying)
+
+    def close(self) -> None:
+        """Finish what is written beside steps. The engine goes on without that."""
+        if self.scheduler.tiers:
+            self.scheduler.tiers.close()
 
     def measure_energy(self) -> EnergyMeter | None:
         """Measure energy from now on, where its device has a counter of it; who calls this closes the meter."""

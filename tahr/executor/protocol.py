@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from tahr.backends.api import STATES as STATES  # the group of states, for `PagePort`
 from tahr.backends.api import (
     Bytes,
     EnergyCounter,

@@ -20,7 +20,7 @@ class StateCheckpoints:
     def __init__(self, slots: StateSlots, n_most: int, state_bytes: int = 0):
         self._slots = slots
         self._free = list(range(slots.n_slots + n_most, slots.n_slots, -1))
-        self._state_bytes = state_bytes
+        self.state_bytes = state_bytes
         self._by_hash: OrderedDict[bytes, int] = OrderedDict()  # slots, the one used last at the end
 
     def __len__(self) -> int:
@@ -31,7 +31,7 @@ class StateCheckpoints:
 
     @property
     def n_bytes(self) -> int:
-        return len(self) * self._state_bytes
+        return len(self) * self.state_bytes
 
     def insert(self, block_hash: bytes, slot: int) -> None:
         """Keep the state that a slot has now."""
@@ -46,6 +46,26 @@ class StateCheckpoints:
         """Let a slot begin with the state that was kept."""
         self._by_hash.move_to_end(block_hash)
         self._slots.copy(self._by_hash[block_hash], slot)
+
+    def take_loading(self) -> int:
+        """A slot for a state that is on its way, found by nobody until `loaded`; 0: there is none.
+
+        A copy that is still to be made would mix with what comes: its slots are left alone.
+        """
+        if self._free:
+            return self._free.pop()
+        for block_hash, slot in self._by_hash.items():
+            if not self._slots.is_copied(slot):
+                del self._by_hash[block_hash]
+                return slot
+        return 0
+
+    def loaded(self, slot: int, block_hash: bytes) -> None:
+        """Let a state be found that has come into a slot, unless there is one already."""
+        if block_hash in self._by_hash:
+            self._free.append(slot)
+        else:
+            self._by_hash[block_hash] = slot
 
     def remove(self, block_hash: bytes) -> None:
         """Let nobody begin with this state."""

@@ -40,6 +40,10 @@ class StateSlots:
         """Let the target begin with the state that the source has now."""
         self._copies[target] = self._copies.get(source, source)
 
+    def is_copied(self, slot: int) -> bool:
+        """Whether a copy from or to a slot is still to be made."""
+        return any(slot in copy for copy in self._copies.items())
+
     def take_copies(self) -> list[tuple[int, int]]:
         """The copies to make before the next step, as (from, to)."""
         copies = [(source, target) for target, source in self._copies.items()]

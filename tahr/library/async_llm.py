@@ -262,6 +262,7 @@ class AsyncLLM:
         await asyncio.to_thread(self._thread.join)
         self._forget_exit()
         self.llm.grammars.close()
+        await asyncio.to_thread(self.llm.engine.close)
 
     async def __aenter__(self) -> "AsyncLLM":
         return self

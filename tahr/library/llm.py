@@ -345,6 +345,7 @@ class LLM:
         """Stop whatever still runs."""
         self.driver.close()
         self.grammars.close()
+        self.engine.close()
 
     def __enter__(self) -> "LLM":
         return self

@@ -32,6 +32,7 @@ from tahr.loading.capacity import (
     step_sizes,
 )
 from tahr.loading.images import image_reader
+from tahr.loading.kv_tiers import add_tiers
 from tahr.loading.memory_plan import plan_memory
 from tahr.loading.row_inputs import RowInputs, add_tower, extras_of, inputs_of, make_row_store, slots_for
 from tahr.loading.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
@@ -195,6 +196,7 @@ def assemble(
     loaded = load_engine(replace(source, name=files.name), tokenizer, config, draft)
     engine = loaded.engine
     engine.adapters.model_name = files.name
+    tiers = add_tiers(engine, config, loaded.backend_summary, files.weights, loaded.model_config)
     notes = [note for each in adapters for note in load_adapter(engine, each)]
     notes += [engine.adapters.note] if adapters else []
     return Assembled(
@@ -204,7 +206,7 @@ def assemble(
         template=with_parser(config, template_of(config, tokenizer) or open_template(files, source, tokenizer)),
         model_config=loaded.model_config,
         sampling=recommended_sampling(files, source, loaded.model_config),
-        log=[*loaded.log, *filter(None, [*notes, ollama_template(files)[1]])],
+        log=[*loaded.log, *filter(None, [tiers, *notes, ollama_template(files)[1]])],
         backend_summary=loaded.backend_summary,
         n_weight_bytes=loaded.n_weight_bytes,
         images=image_reader(files.directory, loaded.model_config, config) if engine.tower_facts else None,

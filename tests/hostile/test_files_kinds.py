@@ -22,8 +22,8 @@ from tahr.config import EngineConfig
 from tahr.errors import AdapterError, TahrError
 from tahr.hub import names, pick
 from tahr.hub.preview import read_config
-from tahr.library.inference.snapshot import fingerprint_of_files
 from tahr.loading.builder import template_of, tokenizer_at
+from tahr.loading.fingerprint import fingerprint_of_files
 from tahr.loading.sidecars import read_text
 from tahr.models.loader import open_model
 from tahr.models.loader.load import is_gguf, read_object
@@ -176,6 +176,7 @@ OTHERS = {
     "cli/bench/bench_serve.py", "cli/main.py", "server/page/routes.py", "regular_file.py",
     "hub/store.py", "hub/transfer.py", "hub/package_index.py", "hub/package_checkpoint.py", "hub/web.py",
     "engine/step_traces.py", "cli/texts/embed.py", "weights/gguf_write.py",
+    "kv/tiers/folders.py", "kv/tiers/janitor.py", "kv/tiers/page_files.py",
 }  # fmt: skip
 METHODS = {"read_text", "read_bytes"}  # of a `Path`: they take no path
 

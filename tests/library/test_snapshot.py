@@ -18,12 +18,10 @@ from tahr import InferenceConfig, InferenceEngine, SamplingParams, hub
 from tahr.errors import LoadError, ModelFingerprintMismatch, ModelNotFound, SnapshotIncompatible
 from tahr.library.inference.snapshot import (
     MAGIC,
-    PROBE_BYTES,
     START,
     VERSION,
-    fingerprint_of_bytes,
-    fingerprint_of_files,
 )
+from tahr.loading.fingerprint import PROBE_BYTES, fingerprint_of_bytes, fingerprint_of_files
 
 STORY = "Once upon a time there was a small dog who liked to play with a big red ball in the park."
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,7 +151,7 @@ def test_fingerprints_are_of_content_only(stories: Path, tmp_path: Path) -> None
 
 def test_a_large_file_is_probed_at_both_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert PROBE_BYTES == 8 << 20
-    monkeypatch.setattr("tahr.library.inference.snapshot.PROBE_BYTES", 1000)
+    monkeypatch.setattr("tahr.loading.fingerprint.PROBE_BYTES", 1000)
     file, n = tmp_path / "large", 3000
     seen = set()
     for changed in (None, 0, n // 2, n - 1):

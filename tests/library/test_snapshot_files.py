@@ -15,8 +15,9 @@ from tahr.cli.chat.prefix_files import PrefixFiles
 from tahr.errors import SnapshotIncompatible, TahrError
 from tahr.library.inference import snapshot
 from tahr.library.inference.session import KvCopy
-from tahr.library.inference.snapshot import MAGIC, START, VERSION, fingerprint_of_files, pack, read_info, unpack
+from tahr.library.inference.snapshot import MAGIC, START, VERSION, pack, read_info, unpack
 from tahr.library.speculative.speculative_snapshot import join, split
+from tahr.loading.fingerprint import fingerprint_of_files
 
 FILES = Path(__file__).parents[1] / "fixtures" / "snapshots"
 WRITTEN = ("session", "mixed", "states", "prefix", "speculative")

@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "hub": {"errors", "regular_file"},
     "images": {"errors", "models.config", "models.files"},
     "speech": {"errors"},
-    "kv": {"errors"},
+    "kv": {"errors", "_native"},
     "offload": {"errors", "weights", "regular_file"},
     "backends": {"errors", "regular_file", "weights", "offload", "_native", "_vulkan", "collector"},
     "models": {"errors", "regular_file", "config", "weights", "offload", "backends.api"},
@@ -67,7 +67,13 @@ ALLOWED: dict[str, set[str]] = {
     "__init__": {"errors", "config", "library"},
     "__main__": {"cli"},
 }
-ONLY = {"torch": "backends/cuda", "triton": "backends/cuda", "PIL": "images", "av": "speech/audio"}
+ONLY = {
+    "torch": "backends/cuda",
+    "triton": "backends/cuda",
+    "PIL": "images",
+    "av": "speech/audio",
+    "cryptography": "kv/tiers",
+}
 NATIVE = ("_native", "_vulkan")  # modules of C++
 # What those above an executor may know of the op interface: arrays, and the sizes and inputs of steps.
 ABOVE = ("engine", "generation", "library", "server")

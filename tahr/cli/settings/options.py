@@ -103,6 +103,15 @@ ENGINE = (
         "layers whose experts stay in the host's memory: auto, all or a number",
     ),
     Option(("--offload-dir",), "offload_dir", str, "a folder for matrices that are not read from the model's files"),
+    Option(("--kv-host-size",), "kv_host_size", str, "host memory for KV pages that may return: 4g, 512m or 10%%"),
+    Option(
+        ("--kv-disk",),
+        "kv_disk",
+        str,
+        "a directory, yours alone, for KV pages that outlive the process; prompts can be read from them",
+    ),
+    Option(("--kv-disk-size",), "kv_disk_size", str, "what that directory may hold (default 20g)"),
+    Option(("--kv-disk-key",), "kv_disk_key", str, "a file with 64 hexadecimal digits that seals its files"),
     Option(
         ("--lora",),
         "loras",

@@ -264,7 +264,7 @@ def prefix_files(llm: "LLM", name: str, quantization: str | None, quantize: str 
     """Keeps keys and values in files; they belong to the weights as they were made at load."""
     from tahr import hub
     from tahr.cli.chat.prefix_files import PrefixFiles
-    from tahr.library.inference.snapshot import fingerprint_of_files
+    from tahr.loading.fingerprint import fingerprint_of_files
 
     def fingerprint() -> str:
         files = hub.resolve(name, quant=quantization, download=False)

@@ -8,6 +8,7 @@ from bisect import insort
 from collections.abc import Sequence as ListOf
 from operator import attrgetter
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from tahr.engine.scheduling.policies import POLICIES
 from tahr.engine.scheduling.row_memory import RowMemory
@@ -21,6 +22,9 @@ from tahr.kv.prefix import PrefixCache, tokens_reused
 from tahr.kv.row_slots import RowSlots
 from tahr.kv.slots import StateSlots, TokenSlots
 from tahr.kv.tables import PageCopy, PageTable, n_short
+
+if TYPE_CHECKING:
+    from tahr.engine.tiers.tiers import PageTiers  # arrays are imported there
 
 RANK = attrgetter("rank")
 
@@ -49,6 +53,7 @@ class SequenceMemory:
         self.n_preempted = 0
         self._n_running = dict.fromkeys(Output, 0)
         self.rows = RowMemory(row_slots, self._n_reused) if row_slots else None  # None: the model reads no rows
+        self.tiers: PageTiers | None = None  # None: pages are nowhere but in the pools
         self._slots = [each for each in (self.token_slots, slots, row_slots) if each]
         self._reserves = [limits.reserve(pool) for pool in pools]
         self._n_launched = 0  # steps
@@ -57,7 +62,8 @@ class SequenceMemory:
     @property
     def n_waiting(self) -> int:
         n_for_rows = self.rows.n_waiting if self.rows else 0
-        return sum(map(len, self.queues.values())) + n_for_rows
+        n_for_pages = self.tiers.n_waiting if self.tiers else 0
+        return sum(map(len, self.queues.values())) + n_for_rows + n_for_pages
 
     def add(self, seq: Sequence) -> None:
         """Queue a sequence."""
@@ -183,6 +189,8 @@ class SequenceMemory:
         for table in seq.tables:
             for page in table.held:
                 table.pool.drop_hash(page)
+        if self.tiers and seq.hashes:
+            self.tiers.forget(seq.hashes)
         if self.prefix and seq.hashes:
             self.prefix.remove(seq.hashes, seq.tokens)  # pages that a window has left are released already
 
@@ -203,9 +211,28 @@ class SequenceMemory:
                 for table in found:
                     table.cut(0)
                 return None
+        if self.tiers and seq.hashes and seq.first_row >= len(seq.tokens) and self._fetches(self.tiers, seq, found):
+            return self._admit(output)
         self.queues[output].pop()
         self._begin(seq, found, n_reused)
         return seq
+
+    def _fetches(self, tiers: "PageTiers", seq: Sequence, found: list[PageTable]) -> bool:
+        """Have pages fetched that are elsewhere; whether they have come already, or the sequence waits for them."""
+        n_loaded = tiers.places.stats.n_loaded
+        waits = tiers.begin(seq, len(found[0].pages))
+        if waits:
+            self.queues[seq.output].remove(seq)
+        if waits or tiers.places.stats.n_loaded != n_loaded:
+            for table in found:
+                table.cut(0)
+            return True
+        return False
+
+    def _queue_fetched(self, tiers: "PageTiers") -> None:
+        """Queue the sequences whose pages have come."""
+        for seq in tiers.take_ready():
+            self.queues[seq.output].add(seq)
 
     def _enqueue(self, seq: Sequence) -> None:
         """Let a sequence wait in the queue, or first for the rows that it reads."""
@@ -379,6 +406,8 @@ class SequenceMemory:
         self._release_pages(seq)
         if self.rows:
             self.rows.release(seq)
+        if self.tiers:
+            self.tiers.release(seq)
         self.token_slots.release(seq.token_slot)
         seq.token_slot = 0
         if self.slots and seq.slot:

@@ -45,12 +45,19 @@ class Scheduler(SequenceMemory):
                 return True
         return self.n_waiting > 0
 
+    @property
+    def is_copying(self) -> bool:
+        """Whether pages are on their way to the host."""
+        return self.tiers is not None and self.tiers.n_copying > 0
+
     def schedule(self) -> StepWork:
         """The work of the next step; empty when nothing can be computed now. The kinds of output take turns."""
         self.n_steps += 1
         self._insert_states()
         if self.rows:
             self._queue_ready(self.rows)
+        if self.tiers:
+            self._queue_fetched(self.tiers)
         if not (self._n_running[Output.HIDDEN] or self.queues[Output.HIDDEN]):
             return self._schedule_output(Output.LOGITS, self.running)
         turns = sorted(Output, key=lambda output: (output - self._last_output - 1) % len(Output))
@@ -156,6 +163,8 @@ class Scheduler(SequenceMemory):
             if seq.slot and seq.hashes and seq.scheduled in seq.checkpoints:  # not if it has ended or was preempted
                 assert self.prefix
                 self.prefix.insert_state(seq.hashes, seq.tokens, seq.scheduled, seq.slot)
+                if self.tiers:
+                    self.tiers.keep_state(seq)
         self._at_checkpoint.clear()
 
     def advance(self, work: StepWork, accepted: Mapping[int, int] | None = None) -> int:
@@ -185,7 +194,10 @@ class Scheduler(SequenceMemory):
             hashes = seq.hashes
             if hashes and end >= (hashes.n_inserted + 1) * page_size:
                 assert self.prefix
+                begin = hashes.n_inserted
                 self.prefix.insert(hashes, seq.tokens, seq.tables, end)
+                if self.tiers:
+                    self.tiers.keep(seq, begin, hashes.n_inserted)
         return n_decoded
 
     def _accept(self, seq: Sequence, n_computed: int) -> int:

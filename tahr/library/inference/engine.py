@@ -24,8 +24,9 @@ from tahr.library.inference.metrics import Metrics, MetricsSnapshot
 from tahr.library.inference.prefix_store import PrefixStore
 from tahr.library.inference.session import KvCopy
 from tahr.library.inference.session_progress import CancellationToken, GenerationProgress, ProgressReporter
-from tahr.library.inference.snapshot import SnapshotInfo, fingerprint_of_files, put_back, read_info, take, unpack
+from tahr.library.inference.snapshot import SnapshotInfo, put_back, read_info, take, unpack
 from tahr.library.inputs.arguments import sampling_params, short, texts_of, token_ids
+from tahr.loading.fingerprint import fingerprint_of_files
 from tahr.loading.unfit import unfit_for
 from tahr.models.config.record import ModelConfig
 

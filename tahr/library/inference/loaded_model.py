@@ -13,9 +13,9 @@ from tahr.errors import ConfigError, ModelNotFound
 from tahr.grammar.compiler import GrammarCompiler
 from tahr.library.inference.config import InferenceConfig
 from tahr.library.inference.session import Session
-from tahr.library.inference.snapshot import fingerprint_of_bytes, fingerprint_of_files
 from tahr.library.inputs.arguments import short
 from tahr.loading.builder import load_engine, open_tokenizer, tokenizer_at, useful_threads
+from tahr.loading.fingerprint import fingerprint_of_bytes, fingerprint_of_files
 from tahr.models.config.record import ModelConfig
 from tahr.models.loader.load import OpenedModel, open_model
 from tahr.text.tokens.tokenizer import Tokenizer

@@ -7,14 +7,9 @@ Everything is checked before it is believed: sizes against the bytes at hand, th
 
 import hashlib
 import json
-import os
 import struct
-from collections.abc import Callable
-from collections.abc import Sequence as ListOf
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from tahr.config import SamplingParams, sampling_values
@@ -26,7 +21,6 @@ from tahr.kv.codec import parse as parse_rows
 from tahr.kv.layout import PageLayout
 from tahr.library.inference.config import InferenceConfig
 from tahr.library.inference.session import KvCopy, Session
-from tahr.regular_file import open_regular
 
 MAGIC = b"TAHRSNAP"
 # 1: other orders of keys and values, and q8_0 without rotation; 2: fingerprints of the ends of files alone
@@ -35,11 +29,6 @@ START = struct.Struct("<8sII")
 DIGEST_BYTES = 32
 MAX_HEADER_BYTES = 1 << 24  # beside what follows it, of which it may have a part
 HEADER_PART = 16
-PROBE_BYTES = 8 << 20  # part of each end of a file that its fingerprint covers
-# of what is between: matrices of layers are about as large, or larger
-SAMPLE_BYTES = 4096
-SAMPLE_EVERY = 4 << 20
-MAX_SAMPLES = 4096
 TEXTS = ("model_path", "tokenizer_path", "backend", "origin")  # fields of the configuration
 MAX_NAME_BYTES = 255  # limit on a folder or file on all usual disks
 
@@ -206,33 +195,3 @@ def check_layout(info: SnapshotInfo, mine: PageLayout) -> None:
     if found.digest != mine.digest:
         what = "keys and values" if found.groups != mine.groups or found.dtype != mine.dtype else "states"
         raise SnapshotIncompatible(f"The snapshot's {what} do not fit the model: make the snapshot anew.")
-
-
-# ---- fingerprints -----------------------------------------------------------------------------------------------
-
-
-def fingerprint_of_files(files: ListOf[Path]) -> str:
-    """Content only, so that a copied or touched file is still the same: sizes, both ends of each file, and samples of
-    what is between, because a model with an adapter merged into its layers has the ends of the one without."""
-    digest = hashlib.sha256()
-    for path in files:
-        with open(open_regular(path), "rb") as file:  # noqa: PTH123 (of a descriptor)
-            add(digest, os.fstat(file.fileno()).st_size, partial(os.pread, file.fileno()))
-    return digest.hexdigest()
-
-
-def fingerprint_of_bytes(data: bytes) -> str:
-    """The fingerprint of a file with this content."""
-    digest = hashlib.sha256()
-    add(digest, len(data), lambda size, at: data[at : at + size])
-    return digest.hexdigest()
-
-
-def add(digest: "hashlib._Hash", n_bytes: int, read: Callable[[int, int], bytes]) -> None:
-    """Count in a file of `n_bytes`; `read` takes a number of bytes and where they begin."""
-    n_samples = min(n_bytes // SAMPLE_EVERY, MAX_SAMPLES)
-    places = [n_bytes * i // n_samples for i in range(1, n_samples)]
-    ends = [(PROBE_BYTES, 0), (PROBE_BYTES, max(0, n_bytes - PROBE_BYTES))]
-    digest.update(n_bytes.to_bytes(8, "little"))
-    for size, at in [*ends, *((SAMPLE_BYTES, place) for place in places)]:
-        digest.update(read(size, at))

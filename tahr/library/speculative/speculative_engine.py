@@ -17,10 +17,11 @@ from tahr.library.inference.config import InferenceConfig
 from tahr.library.inference.engine import check_max_tokens
 from tahr.library.inference.loaded_model import local_files
 from tahr.library.inference.session import Session
-from tahr.library.inference.snapshot import fingerprint_of_files, put_back, take, unpack
+from tahr.library.inference.snapshot import put_back, take, unpack
 from tahr.library.inputs.arguments import ModelName, short
 from tahr.library.speculative.model_pair import keep, load_pair
 from tahr.library.speculative.speculative_snapshot import SpeculativeText, join, split
+from tahr.loading.fingerprint import fingerprint_of_files
 from tahr.text.replies.deltas import text_of
 
 OnText = Callable[[str], None]

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "cpu_features.h"
+#include "crc32c.h"
 #include "mapped_file.h"
 #include "module_ops.h"
 #include "released_gil.h"
@@ -53,6 +54,14 @@ std::tuple<int64_t, int64_t> file_stamp(int descriptor) {
   const timespec changed = found.st_mtim;
 #endif
   return {found.st_size, int64_t{1000000000} * changed.tv_sec + changed.tv_nsec};
+}
+
+// Sums of bytes, by the processor's instruction or by tables. The bytes may be gigabytes.
+uint32_t sum_of_bytes(uintptr_t address, int64_t n_bytes, uint32_t before, bool by_table) {
+  if (n_bytes < 0) throw nb::value_error("A run of bytes has no negative length.");
+  const ReleasedGil released;
+  const std::byte* data = reinterpret_cast<const std::byte*>(address);
+  return by_table ? crc32c_by_table(before, data, n_bytes) : crc32c(before, data, n_bytes);
 }
 
 Format named_format(const std::string& name) {
@@ -117,6 +126,8 @@ NB_MODULE(_native, m) {
   m.def("isas", available_isas, "Instruction sets with kernels for this processor, the fastest first.");
   m.def("cpu_features", cpu_features, "Processor features the kernels look for and this processor has.");
   m.def("address_of", address_of, "array"_a, "Where the numbers of an array are.");
+  m.def("crc32c", sum_of_bytes, "address"_a, "n_bytes"_a, "before"_a = 0, "by_table"_a = false,
+        "CRC-32C of bytes that follow others with the sum `before`.");
   m.def("file_stamp", file_stamp, "descriptor"_a, "The size of an open file, and when it was last changed.");
   m.def("has_format", has_format, "format"_a, "Whether matrices of that weight format can be packed.");
   m.def("packed_bytes", packed_bytes, "format"_a, "isa"_a, "n_stack"_a, "rows"_a, "cols"_a);

@@ -49,12 +49,15 @@ def is_one_of(keys: tuple[str, ...], key: str) -> bool:
     return sum(hmac.compare_digest(digest, hashlib.sha256(each.encode()).digest()) for each in keys) > 0
 
 
-def tenant_of(request: HttpRequest, keys: tuple[str, ...]) -> str:
-    """Which of several keys a client has, as a name without a secret; empty if there is one key or none."""
-    if len(keys) < 2:
-        return ""
+def salt_of(request: HttpRequest, keys: tuple[str, ...]) -> str:
+    """Keeps the texts of a client apart from those of other keys, without a secret; empty if there is one key or none.
+
+    Texts may outlive a restart, so it depends on the key alone, not on its place among others.
+    """
     key = presented_key(request)
-    return next((f"key{i}" for i, each in enumerate(keys) if is_one_of((each,), key)), "")
+    if len(keys) < 2 or not is_one_of(keys, key):
+        return ""
+    return hashlib.blake2b(key.encode(), digest_size=16, person=b"tahr-kv-salt").hexdigest()
 
 
 def presented_key(request: HttpRequest) -> str:

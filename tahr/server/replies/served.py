@@ -12,7 +12,7 @@ from tahr.grammar.call_grammar import is_call_grammar
 from tahr.images.errors import ImageTooLarge
 from tahr.server.conversations.sessions import Caller, Turn
 from tahr.server.http.errors import HttpError, bad_field, http_error
-from tahr.server.http.guard import presented_key, tenant_of
+from tahr.server.http.guard import presented_key, salt_of
 from tahr.server.http.request import HttpRequest
 from tahr.server.models.registry import ServedModel
 from tahr.server.replies.chat import field_error
@@ -79,7 +79,7 @@ def limits_of(settings: Settings) -> Limits:
 
 def caller_of(request: HttpRequest, state: ServerState) -> Caller:
     """Who asks. Clients with different keys share no prefix cache, or its hits would tell them of others' prompts."""
-    salt = "" if state.settings.shared_prefix_cache else tenant_of(request, state.settings.api_keys)
+    salt = "" if state.settings.shared_prefix_cache else salt_of(request, state.settings.api_keys)
     return Caller(presented_key(request), request.header("x-tahr-session"), salt)
 
 

@@ -1,0 +1,144 @@
+"""Copies pages to the host and to disks, behind the steps that filled them.
+
+A disk gets runs of pages, so that a file is large enough to be read at the disk's speed; each run is named by the block
+hash of its last page, which stands for all of the text before it. A text that ends within a run has a shorter one only
+where a state can be continued from there.
+"""
+
+from collections.abc import Sequence as ListOf
+
+from tahr.engine.sequences.sequence import Sequence
+from tahr.engine.tiers.places import CopiedPages, Places, PlannedFile
+from tahr.executor.protocol import STATES
+from tahr.kv.tiers.disk import FileWrite
+from tahr.kv.tiers.page_files import Contents, KvFile
+
+
+class PageKeeper:
+    """Keeps what steps have computed."""
+
+    def __init__(self, places: Places):
+        self._places = places
+        self._on_their_way: list[CopiedPages] = []
+        self._states: dict[int, tuple[int, CopiedPages]] = {}  # numbers of tokens and copies, by sequence
+
+    def keep(self, seq: Sequence, begin: int, end: int) -> None:
+        """Copy the pages of a text that have become full, as far as there is memory to copy them to."""
+        assert seq.hashes
+        places = self._places
+        n_run = places.n_run
+        hashes = seq.hashes.known
+        runs: list[ListOf[bytes]] = []
+        if places.disk_pays:
+            runs = [hashes[run * n_run : (run + 1) * n_run] for run in range(begin // n_run, end // n_run)]
+        wanted = [*hashes[begin:end]] if places.host is not None else []
+        wanted += [each for run in runs for each in run if each not in wanted]
+        copied = self._copy(wanted) if wanted else None
+        if copied:
+            for run in runs:
+                self._plan_run(copied, run)
+        if seq.id in self._states:
+            self._keep_state(seq)
+        self.arrive()
+
+    def keep_state(self, seq: Sequence) -> None:
+        """Copy the state after all that is scheduled of a sequence, before the next step changes it."""
+        places = self._places
+        if places.port.n_storable(1, STATES):
+            assert seq.hashes
+            last = seq.hashes.of(seq.tokens, seq.scheduled // places.prefix.page_size - 1)
+            copied = CopiedPages()
+            copied.add(STATES, [last], places.port.store([seq.slot], STATES))
+            self._states[seq.id] = seq.scheduled, copied
+            self._keep_state(seq)
+
+    def release(self, seq: Sequence) -> None:
+        """A sequence is gone, or computes its text again."""
+        self._states.pop(seq.id, None)
+
+    def forget(self, hashes: ListOf[bytes]) -> None:
+        """Let nobody find what was kept of a text."""
+        places = self._places
+        known = {*hashes}
+        for copied in self._on_their_way:
+            copied.is_void |= any(block_hash in known for _, block_hash in copied.keys)
+        if places.host is not None:
+            for group in (STATES, *range(len(places.prefix.pools))):
+                for block_hash in hashes:
+                    places.host.remove((group, block_hash))
+        if places.disk:
+            places.disk.remove(KvFile(each, 0, is_state).name for each in hashes for is_state in (False, True))
+
+    @property
+    def n_copying(self) -> int:
+        return len(self._on_their_way)
+
+    def arrive(self) -> None:
+        """Put copies that have ended into the host's store, and have their files written."""
+        for copied in [copied for copied in self._on_their_way if copied.done()]:
+            self._on_their_way.remove(copied)
+            if not copied.is_void:
+                self._put(copied)
+
+    def _put(self, copied: CopiedPages) -> None:
+        host = self._places.host
+        disk = self._places.disk
+        pages = copied.collect()
+        if host is not None:
+            for key, page in pages.items():
+                if key not in host:
+                    host.put(key, page)
+        for which, hashes, groups in copied.files:
+            assert disk
+            parts = {group: [pages[group, each] for each in hashes] for group in groups}
+            state = pages[STATES, which.block_hash] if which.has_state else None
+            disk.write(FileWrite(which, Contents(parts, state)))
+
+    # ---- one copy -----------------------------------------------------------------------------------------------
+
+    def _keep_state(self, seq: Sequence) -> None:
+        """Keep a state whose step has landed, and the pages before it that fill no run."""
+        position, copied = self._states[seq.id]
+        if seq.computed < position:
+            return
+        del self._states[seq.id]
+        assert seq.hashes
+        places = self._places
+        end = position // places.prefix.page_size
+        hashes = seq.hashes.known[:end]
+        self._on_their_way.append(copied)
+        if not places.disk_pays:
+            return
+        tail = hashes[end // places.n_run * places.n_run :]
+        pages = self._copy(tail) if tail else None
+        if pages:
+            self._plan_run(pages, tail)
+        if pages or not tail:
+            copied.files.append(PlannedFile(KvFile(hashes[-1], 0, True), (), ()))
+
+    def _copy(self, hashes: ListOf[bytes]) -> CopiedPages | None:
+        """Begin to copy pages, those that are in the pools; None: there is no memory for that."""
+        places = self._places
+        copied = CopiedPages()
+        for group, pool in enumerate(places.prefix.pools):
+            found = {each: page for each in hashes if (page := pool.lookup(each)) is not None}
+            for each in list(found):
+                if places.host is not None and (page := places.host.get((group, each))) is not None:
+                    copied.put((group, each), page)
+                    del found[each]
+            if not found:
+                continue
+            if places.port.n_storable(len(found), group) < len(found):
+                places.stats.n_dropped += len(found)
+                return None
+            copied.add(group, list(found), places.port.store(list(found.values()), group))
+            places.stats.n_stored += len(found)
+        self._on_their_way.append(copied)
+        return copied
+
+    def _plan_run(self, copied: CopiedPages, hashes: ListOf[bytes]) -> None:
+        """Have pages written once they are copied, unless layers that see everything lack some of them."""
+        pools = self._places.prefix.pools
+        groups = [group for group in range(len(pools)) if all((group, each) in copied for each in hashes)]
+        if all(group in groups for group, pool in enumerate(pools) if not pool.window):
+            copied.files.append(PlannedFile(KvFile(hashes[-1], len(hashes)), hashes, groups))
