@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 CHAT, TEXT, EMBED, TOKENIZE = "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize"
+AUDIO = "/v1/audio/transcriptions"
 MAX_HELD = 32  # connections held open without reading
 HELLO = [{"role": "user", "content": "hello"}]
 IDS = list(range(3, 250))
@@ -48,8 +49,8 @@ class Target:
             self._held.popleft().close()
 
 
-def head(path: str, n_bytes: int, *more: str, host: str = "127.0.0.1") -> bytes:
-    lines = [f"POST {path} HTTP/1.1", f"host: {host}", "content-type: application/json", *more]
+def head(path: str, n_bytes: int, *more: str, host: str = "127.0.0.1", kind: str = "application/json") -> bytes:
+    lines = [f"POST {path} HTTP/1.1", f"host: {host}", f"content-type: {kind}", *more]
     if n_bytes >= 0:
         lines.append(f"content-length: {n_bytes}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
@@ -194,6 +195,16 @@ def deep(levels: int) -> Any:
     return value
 
 
+def form(data: bytes) -> Callable[[Target], None]:
+    """A form for a recording, its reply read."""
+    whole_form = head(AUDIO, len(data), kind="multipart/form-data; boundary=b") + data
+    return lambda target: exchange(target, whole_form)
+
+
+def field(name: str, value: bytes) -> bytes:
+    return b'--b\r\ncontent-disposition: form-data; name="' + name.encode() + b'"\r\n\r\n' + value + b"\r\n"
+
+
 WORDS = "one goat after another went up the hill and came down again, "
 ATTACKS: dict[str, Callable[[Target], None]] = {
     "2.6 MB of prompt": send(TEXT, {"prompt": (WORDS * 50_000)[:2_600_000], "max_tokens": 1}),
@@ -227,6 +238,11 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
     "infinite temperature": send(CHAT, b'{"messages": [], "temperature": 1e999}'),
     "deep template arguments": send(CHAT, kwargs(deep(900))),
     "wide template arguments": send(CHAT, kwargs({f"k{i}": "v" * 100 for i in range(50_000)})),
+    "10,000 fields": form(field("prompt", b"x") * 10_000),
+    "a form without an end": form(field("file", b"\r\n--" * 3_000_000)),
+    "a boundary of many lines": form(field("file", b"\r\n--a\r\n--" * 1_000_000) + b"--b--"),
+    "a prompt of 9 MB": form(field("prompt", b"x" * 9_000_000) + b"--b--"),
+    "a recording of zeros": form(field("file", bytes(9_000_000)) + b"--b--"),
     "100,000 messages": send(CHAT, {"messages": HELLO * 100_000, "max_tokens": 1}),
 }  # fmt: skip
 

@@ -21,6 +21,7 @@ sys.path[:0] = [str(ROOT)]
 
 from tahr.server.anthropic import bodies as anthropic  # noqa: E402
 from tahr.server.anthropic import fields as anthropic_fields  # noqa: E402
+from tahr.server.audio import bodies as audio  # noqa: E402
 from tahr.server.bodies import decoding  # noqa: E402
 from tahr.server.bodies.sampling_fields import LlamaSamplingFields  # noqa: E402
 from tahr.server.llamacpp import bodies as llamacpp  # noqa: E402
@@ -93,6 +94,8 @@ TABLES: dict[str, list[BodyFields]] = {
         BodyFields("`/v1/completions`", openai.CompletionBody, LIMITED),
         BodyFields("a message of a chat", openai.Message, LIMITED),
         BodyFields("`/v1/embeddings`", openai.EmbeddingBody),
+        BodyFields("`/v1/audio/transcriptions`", audio.TranscriptionBody, LIMITED),
+        BodyFields("`/v1/audio/translations`", audio.TranslationBody),
         BodyFields("`/v1/rerank`", rerank.RerankBody),
         BodyFields("`/v1/score`", rerank.ScoreBody),
         BodyFields("`/tokenize`", openai.TokenizeBody),

@@ -33,6 +33,9 @@ from tahr.library.llm import LLM, Texts, text_request
 from tahr.library.score import SCORING, Score, ScoringPrompt
 from tahr.library.structured.compiling import Compiling
 from tahr.library.structured.response_format import response_format_of
+from tahr.library.transcribing.streams import MOST_SOUND_S, TranscriptStream, TranscriptStreams
+from tahr.speech.audio.process import Buffer
+from tahr.speech.decoding.options import TranscribeOptions
 
 IdleWork = Callable[[Callable[[float], bool]], bool]  # see `AsyncLLM.when_idle`
 T = TypeVar("T")
@@ -103,6 +106,7 @@ class AsyncLLM:
         self._commands: list[Callable[[], None]] = []
         self._jobs: dict[asyncio.Future[Floats], EmbeddingJob] = {}  # only the engine's thread touches them
         self._outcomes: dict[Loop, list[Outcome]] = {}  # results of commands; only the engine's thread touches them
+        self._transcripts = TranscriptStreams(self.llm, self.llm.engine.scheduler.limits.n_seqs, self._post)
         self._wake = threading.Condition()
         self._closing = False
         self._idle_work: IdleWork | None = None  # only the engine's thread touches it
@@ -209,6 +213,26 @@ class AsyncLLM:
             self._post(lambda: self._abort_job(future))
             raise
 
+    async def transcribe(
+        self,
+        data: Buffer,
+        options: TranscribeOptions | None = None,
+        max_s: int = MOST_SOUND_S,
+        salt: str = "",
+        **of: Any,
+    ) -> TranscriptStream:
+        """Write down what is said in a file: a stream of segments, as `LLM.transcribe`; closing it stops the work.
+
+        A process of its own decodes the file. Windows of all recordings, and their texts, share the engine's steps.
+        """
+        stream = self._transcripts.stream(data, options or TranscribeOptions(**of), max_s)
+        try:
+            await self._call(lambda: self._transcripts.open(stream, salt))
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
     async def rerank(
         self, query: str, documents: ListOf[str], *, top_n: int | None = None, truncate: int | None = None
     ) -> list[RankedDocument]:
@@ -261,6 +285,7 @@ class AsyncLLM:
         self._stop()
         await asyncio.to_thread(self._thread.join)
         self._forget_exit()
+        self._transcripts.close()
         self.llm.grammars.close()
         await asyncio.to_thread(self.llm.engine.close)
 
@@ -393,6 +418,8 @@ class AsyncLLM:
         for loop in list(self._dispatchers):
             if loop.is_closed():
                 self._leave(loop)
+        if self._transcripts.busy:
+            self._transcripts.advance()
         if self._jobs:
             self._finish_jobs()
             self._settle()
@@ -448,6 +475,7 @@ class AsyncLLM:
         for future in list(self._jobs):
             self._abort_job(future)
             self._resolve(future, None, error)
+        self._transcripts.fail_all(error)
         self._settle()
 
     def _resolve(self, future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:

@@ -25,17 +25,20 @@ class App:
         self.state = state
         settings = state.settings
         n_with_images = max(settings.max_body_bytes, settings.max_image_body_bytes)
-        memory = BodyMemory(max(n_with_images, host_total_bytes() // BODY_SHARE))
+        n_with_recording = max(settings.max_body_bytes, settings.max_audio_body_bytes)
+        memory = BodyMemory(max(n_with_images, n_with_recording, host_total_bytes() // BODY_SHARE))
         arriving = state.admission.arriving
         self._limits = BodyLimits(settings.max_body_bytes, settings.body_timeout_s, memory, arriving)
         self._limits_with_images = replace(self._limits, max_bytes=n_with_images)
+        self._limits_of_forms = replace(self._limits, max_bytes=n_with_recording)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "neither lifespan events nor websockets are switched on"
-        request = HttpRequest(scope, receive, send, self._body_limits())
+        methods = methods_of(scope["path"])
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        route = methods.get(method) or next(iter(methods.values()), None)
+        request = HttpRequest(scope, receive, send, self._body_limits(route))
         request.response_headers["x-request-id"] = request_id()
-        methods = methods_of(request.path)
-        route = methods.get("GET" if request.method == "HEAD" else request.method) or next(iter(methods.values()), None)
         if shape := route or relative_of(request.path):
             request.error_reply = shape.errors
             if shape.id_header:
@@ -62,7 +65,9 @@ class App:
         record.ended = perf_counter()
         self.state.observers.notify("request_finished", record)
 
-    def _body_limits(self) -> BodyLimits:
+    def _body_limits(self, route: Route | None) -> BodyLimits:
+        if route and route.takes_form:
+            return self._limits_of_forms
         reads_images = any(model.engine.inputs.reads_images for model in self.state.models.loaded)
         return self._limits_with_images if reads_images else self._limits
 

@@ -4,6 +4,7 @@ from functools import cache
 
 from tahr.server.admin import adapters, model_routes
 from tahr.server.anthropic import routes as anthropic
+from tahr.server.audio import routes as audio
 from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
 from tahr.server.llamacpp import routes as llamacpp
@@ -42,6 +43,7 @@ OWN = [
 ]
 ROUTES = [
     *openai.ROUTES,
+    *audio.ROUTES,
     *responses.ROUTES,
     *anthropic.ROUTES,
     *ollama.ROUTES,

@@ -1,7 +1,6 @@
 """A recording that an engine writes down: the way through it waits for windows, and for texts of them."""
 
 from collections import deque
-from collections.abc import Callable
 from hashlib import blake2b
 
 from tahr.engine.engine import Engine
@@ -14,25 +13,23 @@ from tahr.speech.decoding.transcript import Transcript
 from tahr.speech.decoding.wanted import NextLogits, WindowAt, WriteText
 
 Found = Heard | SpokenSegment
-ReadWindow = Callable[[int], SoundWindow | None]
-AskForWindow = Callable[[int], None]
 
 
 class TranscriptionJob:
     """Runs on the thread that steps the engine: `advance` after each step. What is found is taken from `found`.
 
-    Windows are read at once, or asked for: then `go_on` is called with each when it is there.
+    Where `wanted_frame` is set, the window from there on is read by others, and given to `go_on`.
     """
 
-    def __init__(self, engine: Engine, transcript: Transcript, read: ReadWindow, ask: AskForWindow | None = None):
+    def __init__(self, engine: Engine, transcript: Transcript, salt: str = ""):
         self.found: deque[Found] = deque()
         self.finished = False
+        self.wanted_frame: int | None = None
         self.n_windows = 0
         self.n_fallbacks = 0
         self._engine = engine
         self._transcript = transcript
-        self._read = read
-        self._ask = ask
+        self._salt = salt  # windows are shared with those of the same salt only
         self._run = transcript.run()
         self._task: WindowTask | None = None
         self._rows: tuple[SoundWindow, PromptRows] | None = None  # the last window, and its rows
@@ -51,6 +48,7 @@ class TranscriptionJob:
 
     def go_on(self, result: object) -> None:
         """Give what was wanted last."""
+        self.wanted_frame = None
         while not self.finished:
             try:
                 found = self._run.send(result)
@@ -60,18 +58,17 @@ class TranscriptionJob:
             if isinstance(found, Heard | SpokenSegment):
                 self.found.append(found)
                 result = None
-            elif not isinstance(found, WindowAt):
-                self._task = self._open(found)
-                return
-            elif self._ask:
-                self._ask(found.frame)
+            elif isinstance(found, WindowAt):
+                self.wanted_frame = found.frame
                 return
             else:
-                result = self._read(found.frame)
+                self._task = self._open(found)
+                return
 
     def close(self) -> None:
         """Stop, and free what it holds."""
         self.finished = True
+        self.wanted_frame = None
         self._run.close()
         if self._task:
             self._task.close()
@@ -89,5 +86,5 @@ class TranscriptionJob:
         if self._rows is None or self._rows[0] is not window:
             self.n_windows += 1
             digest = blake2b(window.rows.tobytes(), digest_size=HASH_BYTES).digest()
-            self._rows = window, rows_of_input(digest, RowSource(window.rows))
+            self._rows = window, rows_of_input(digest, RowSource(window.rows)).salted(self._salt)
         return self._rows[1]

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tahr.engine.engine import Engine
 from tahr.errors import ConfigError
-from tahr.library.transcribing.job import AskForWindow, ReadWindow, TranscriptionJob
+from tahr.library.transcribing.job import TranscriptionJob
 from tahr.models.config.record import ModelConfig
 from tahr.speech.audio.limits import Samples
 from tahr.speech.audio.windows import SoundReader
@@ -37,7 +37,7 @@ class Transcription:
         self.heard: Heard | None = None  # known before the first segment
         self.recording = recording_of(llm.model_config, blocks)
         self._llm = llm
-        self._job = job_of(llm, options, self.recording.read)
+        self._job = job_of(llm, options)
         self._segments = self._found()
 
     def __iter__(self) -> Iterator[SpokenSegment]:
@@ -82,9 +82,14 @@ class Transcription:
                         self.heard = found
                 if job.finished:
                     return
-                self._llm.step()
-                with self._llm.lock:
-                    job.advance()
+                if job.wanted_frame is None:
+                    self._llm.step()
+                    with self._llm.lock:
+                        job.advance()
+                else:
+                    window = self.recording.read(job.wanted_frame)
+                    with self._llm.lock:
+                        job.go_on(window)
         finally:
             with self._llm.lock:
                 job.close()
@@ -98,11 +103,8 @@ def recording_of(config: ModelConfig, blocks: Iterable[Samples]) -> SoundReader:
     return SoundReader(blocks, audio.n_frames, audio.n_bins)
 
 
-def job_of(
-    llm: Transcriber, options: TranscribeOptions, read: ReadWindow, ask: AskForWindow | None = None
-) -> TranscriptionJob:
+def job_of(llm: Transcriber, options: TranscribeOptions, salt: str = "") -> TranscriptionJob:
     """The job of a recording on a model's engine."""
     assert llm.speech, "the model was looked at before"
-    tokens = llm.speech
     encode = partial(llm.tokenizer.encode, add_special=False, parse_special=False)
-    return TranscriptionJob(llm.engine, Transcript(tokens, options, encode, llm.tokenizer.decode), read, ask)
+    return TranscriptionJob(llm.engine, Transcript(llm.speech, options, encode, llm.tokenizer.decode), salt)

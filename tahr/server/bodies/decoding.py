@@ -28,6 +28,7 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "web_search_options": (),
     "verbosity": ("medium",),
+    "chunking_strategy": ("auto",),
     "suffix": ("",),
     "best_of": (1,),
 }

@@ -59,6 +59,16 @@ class GenerationRecord(Struct):
         return max(self.token_at.values(), default=0.0)
 
 
+class RecordingRecord(Struct):
+    """A recording that was written down, as far as anybody waited for it."""
+
+    model: str
+    seconds: float  # length of what was read
+    n_windows: int
+    n_fallbacks: int  # texts that were written again at a higher temperature
+    took_s: float
+
+
 class RequestRecord(Struct):
     """One HTTP request."""
 

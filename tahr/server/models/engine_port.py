@@ -1,6 +1,6 @@
 """All the server uses of an engine, so that a scripted one can take its place in tests."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tahr.engine.sequences.adapter_stack import LoadedAdapter
     from tahr.engine.sequences.resolved import ResolvedRequest
     from tahr.engine.sequences.stats import StatsSnapshot
+    from tahr.speech.decoding.options import TranscribeOptions
+    from tahr.speech.decoding.results import Heard, SpokenSegment
     from tahr.text.templates.chat import ChatTemplate
     from tahr.text.tokens.tokenizer import Tokenizer
 
@@ -53,6 +55,26 @@ class EngineStream(Protocol):
         """Log-probabilities of the prompt's tokens but the first, if requested; complete with the first chunk."""
 
 
+class SpokenText(Protocol):
+    """The text of a recording, segment by segment as it is found."""
+
+    @property
+    def heard(self) -> "Heard | None":
+        """The language, known before the first segment."""
+
+    @property
+    def seconds(self) -> float:
+        """How much of the recording has been read."""
+
+    @property
+    def n_windows(self) -> int: ...
+    @property
+    def n_fallbacks(self) -> int: ...
+    def __aiter__(self) -> "AsyncIterator[SpokenSegment]": ...
+    def close(self) -> None:
+        """Free what it holds before the next step; harmless when it has ended."""
+
+
 class ServedEngine(Protocol):
     """A loaded model that many requests share."""
 
@@ -60,6 +82,7 @@ class ServedEngine(Protocol):
     tokenizer: "Tokenizer"
     template: "ChatTemplate | None"
     context_size: int
+    reads_recordings: bool  # True: recordings are all that it reads
     inputs: TextInputs  # tokens of texts that are embedded or compared
     sampling_defaults: SamplingParams
     backend_summary: str
@@ -78,6 +101,11 @@ class ServedEngine(Protocol):
         self, items: Sequence[Item], options: EmbeddingOptions, lora: Sequence[LoraChoice] = ()
     ) -> "NDArray[np.float32]":
         """Compute the vector of each text, given as tokens, and of each image: [n_items, width]."""
+
+    async def transcribe(
+        self, data: bytes | memoryview, options: "TranscribeOptions", max_s: int, salt: str = ""
+    ) -> SpokenText:
+        """Queue a recording, given as a file, of at most so many seconds."""
 
     def adapters(self) -> "Sequence[LoadedAdapter]":
         """The adapters that requests may name."""

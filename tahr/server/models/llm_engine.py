@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 from tahr.config import LoraChoice
 from tahr.library.async_llm import AsyncLLM, Stream
 from tahr.library.embeddings import EmbeddingOptions, Item
+from tahr.library.transcribing.streams import TranscriptStream
 from tahr.server.models.engine_port import PromptProgress
 from tahr.server.models.idle_warming import IdleWarming
+from tahr.speech.audio.process import Buffer
+from tahr.speech.decoding.options import TranscribeOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,6 +61,7 @@ class LlmEngine:
         self.template = inner.template
         self.context_size = inner.context_size
         self.inputs = inner.inputs
+        self.reads_recordings = inner.speech is not None
         self.sampling_defaults = inner.sampling_defaults
         self.backend_summary = inner.backend_summary
         self.n_bytes = inner.n_bytes
@@ -73,6 +77,12 @@ class LlmEngine:
     ) -> "NDArray[np.float32]":
         """Compute the vector of each text, given as tokens, and of each image."""
         return await self._llm.vectors(items, options, lora)
+
+    async def transcribe(
+        self, data: Buffer, options: TranscribeOptions, max_s: int, salt: str = ""
+    ) -> TranscriptStream:
+        """Queue a recording."""
+        return await self._llm.transcribe(data, options, max_s=max_s, salt=salt)
 
     def adapters(self) -> "Sequence[LoadedAdapter]":
         """The adapters that requests may name."""

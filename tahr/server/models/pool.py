@@ -21,6 +21,8 @@ from tahr.server.http.errors import HttpError
 from tahr.server.http.request import HttpRequest
 from tahr.server.models.engine_port import ServedEngine
 from tahr.server.models.registry import ModelLoader, ModelRegistry, Phase, ServedModel, UnloadedModel
+from tahr.speech.audio.wav import a_tenth_of_noise
+from tahr.speech.decoding.options import TranscribeOptions
 
 log = logging.getLogger("tahr.server")
 T = TypeVar("T")
@@ -330,10 +332,12 @@ async def warm_up(engine: ServedEngine) -> None:
 
 
 async def compute_one(engine: ServedEngine) -> None:
-    """Generate a token; an encoder, which generates none, embeds one."""
+    """Generate a token; an encoder, which generates none, embeds one, and who writes down recordings gets one."""
+    if engine.reads_recordings:
+        return await write_down_noise(engine)
     if engine.inputs.encoding:
         await engine.embed([[engine.tokenizer.bos_id or 0]], EmbeddingOptions())
-        return
+        return None
     params = SamplingParams(max_tokens=1, temperature=0.0, cache_prompt=False)
     first = GenerationRequest([engine.tokenizer.bos_id or 0], params, cuts_length=True)
     tokens: list[int] = []
@@ -345,6 +349,14 @@ async def compute_one(engine: ServedEngine) -> None:
     await (await engine.submit(resolve(first, RequestFacts.of(engine)))).read(keep)
     if not tokens:
         raise ServerError(f"{engine.name} is loaded, but generated no token: please report this.")
+    return None
+
+
+async def write_down_noise(engine: ServedEngine) -> None:
+    options = TranscribeOptions(temperatures=(0.0,), beams=1, best_of=1)
+    spoken = await engine.transcribe(a_tenth_of_noise(), options, max_s=1)
+    async for _ in spoken:
+        pass
 
 
 def on_daemon_thread(work: Callable[[], T]) -> "tuple[asyncio.Future[T], threading.Thread]":

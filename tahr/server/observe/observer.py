@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from tahr.server.http.records import MIXED, GenerationRecord, RequestRecord
+from tahr.server.http.records import MIXED, GenerationRecord, RecordingRecord, RequestRecord
 
 if TYPE_CHECKING:
     from tahr.engine.sequences.stats import RequestStats
@@ -31,6 +31,7 @@ class Observer:
         """`index` counts the choices of one prompt."""
 
     def generation_finished(self, record: GenerationRecord, seconds: float) -> None: ...
+    def recording_finished(self, record: RecordingRecord) -> None: ...
     def request_finished(self, record: RequestRecord) -> None: ...
     def close(self) -> None: ...
 

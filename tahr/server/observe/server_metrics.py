@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from tahr.server.http.records import GenerationRecord, RequestRecord
+from tahr.server.http.records import GenerationRecord, RecordingRecord, RequestRecord
 from tahr.server.observe.metrics import Histogram, Labels, Metric, exposition
 from tahr.server.observe.observer import Observer
 
@@ -135,6 +135,15 @@ class ServerMetrics(Observer):
         self.output_lengths = histogram(
             "request_generation_tokens", "request_generation_tokens", "Generated tokens per choice.", LENGTHS
         )
+        self.audio_s = counter("audio_seconds_total", "", "Seconds of recordings that were written down.")
+        self.audio_windows = counter("audio_windows_total", "", "Windows of recordings that went through a model.")
+        self.audio_fallbacks = counter(
+            "audio_fallbacks_total", "", "Texts of windows that were written again at a higher temperature."
+        )
+        self.audio_request_s = histogram("audio_request_seconds", "", "Arrival of a recording to its end.", LONG_S)
+        self.audio_real_time = histogram(
+            "audio_real_time_factor", "", "Seconds that a recording took, as a multiple of its own.", SHORT_S
+        )
         self._families = [each for each in vars(self).values() if isinstance(each, Metric | Histogram)]
         self._labels: dict[str, Labels] = {}
 
@@ -186,6 +195,15 @@ class ServerMetrics(Observer):
         for reason in record.reasons:
             self.finished.add((*labels, ("finished_reason", reason)))
         self.request_s.observe(labels, seconds)
+
+    def recording_finished(self, record: RecordingRecord) -> None:
+        labels = self.labels(record.model)
+        self.audio_s.add(labels, record.seconds)
+        self.audio_windows.add(labels, record.n_windows)
+        self.audio_fallbacks.add(labels, record.n_fallbacks)
+        self.audio_request_s.observe(labels, record.took_s)
+        if record.seconds:
+            self.audio_real_time.observe(labels, record.took_s / record.seconds)
 
     def request_finished(self, record: RequestRecord) -> None:
         self.http.add((("route", record.route), ("status", f"{record.status // 100}xx")))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tahr.server.state.route import Route
 
 REFERENCE = "#/components/schemas/{name}"
+FORM = "multipart/form-data"
 STREAMED = "text/event-stream"
 LINE: dict[str, Any] = {"type": "object", "description": "One of several lines, each JSON."}
 EVENT = {  # each of them
@@ -56,7 +57,7 @@ def operation(route: "Route", known: dict[Any, dict[str, Any]]) -> dict[str, Any
     refused = {"description": "refused", "content": {"application/json": {"schema": known[route.errors]}}}
     made: dict[str, Any] = {"summary": route.summary, "responses": {"200": good, "default": refused}}
     if route.takes:
-        content = {"application/json": {"schema": known[route.takes]}}
+        content = {FORM if route.takes_form else "application/json": {"schema": known[route.takes]}}
         made["requestBody"] = {"required": True, "content": content}
     if "{id}" in shown_path(route):
         made["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]

@@ -27,6 +27,7 @@ class Route:
     errors: type[ErrorReply] = Envelope  # the shape of its errors
     id_header: str = ""  # a header that its clients look for the id of a request in, beside x-request-id
     aliases: tuple[str, ...] = ()  # other paths with the same handler
+    takes_form: bool = False  # its body is multipart/form-data, and may be as large as a recording
     streams: str = "text/event-stream"  # the content type of streamed replies
 
     @property

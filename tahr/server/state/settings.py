@@ -26,6 +26,8 @@ class Settings:
     allowed_hosts: tuple[str, ...] = ()  # names clients may use for it, besides addresses and its own; *: all
     max_body_bytes: int = 10 * 2**20
     max_image_body_bytes: int = 64 * 2**20  # where a loaded model reads images; no less than max_body_bytes
+    max_audio_body_bytes: int = 25 * 2**20  # a form with a recording; no less than max_body_bytes
+    max_audio_s: int = 4 * 3600  # seconds of a recording
     max_images: int = 32  # images of one request
     max_requests: int = 4096  # requests in flight, running or waiting
     # limit on the memory of all loaded models; None: all are loaded at the start
@@ -59,6 +61,8 @@ class Settings:
         "rate_limit_total": whole(1),
         "max_body_bytes": whole(1024, MAX_BYTES),
         "max_image_body_bytes": whole(1024, MAX_BYTES),
+        "max_audio_body_bytes": whole(1024, MAX_BYTES),
+        "max_audio_s": whole(1, 1_000_000),
         "max_images": whole(1, 2048),
         "max_requests": whole(1),
         "models_budget_bytes": whole(1, MAX_BYTES),

@@ -10,7 +10,7 @@ import sys
 from io import BytesIO
 from struct import pack
 
-from tahr.speech.audio.errors import BadAudio
+from tahr.errors import ConfigError
 from tahr.speech.audio.limits import AudioLimits
 from tahr.speech.audio.reading import read_audio
 
@@ -35,7 +35,7 @@ def main() -> None:
             if len(block):
                 data = block.tobytes()
                 out.write(pack("<I", len(data)) + data)
-    except BadAudio as error:
+    except ConfigError as error:
         said = f"{type(error).__name__}: {error}"
     except MemoryError:
         said = "BadAudio: The recording needs more memory than decoding may take: convert it to WAV."

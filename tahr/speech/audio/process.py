@@ -15,6 +15,8 @@ import numpy as np
 from tahr.speech.audio.errors import AudioTooLong, BadAudio
 from tahr.speech.audio.limits import Samples
 
+Buffer = bytes | memoryview
+
 MEMORY_BYTES = 1 << 30
 COMPUTING_S = 120
 MOST_BLOCK_BYTES = 1 << 28
@@ -23,27 +25,46 @@ ERRORS = {error.__name__: error for error in (BadAudio, AudioTooLong)}
 ENDED = "The recording could not be decoded within the limits of time and memory: convert it to WAV, or cut it."
 
 
+class Decoding:
+    """A process that decodes a file's bytes. Any thread may close it, also while another one waits for a block."""
+
+    def __init__(self, data: Buffer, max_s: int):
+        arguments = map(str, (MEMORY_BYTES, COMPUTING_S, max_s))
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "tahr.speech.audio.child", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment(),
+        )
+        self._writer = Thread(target=send, args=(self._process, data), daemon=True)
+        self._writer.start()
+
+    def blocks(self) -> Iterator[Samples]:
+        """Blocks at 16 kHz, as they are decoded."""
+        return received(self._process)
+
+    def stop(self) -> None:
+        """End the process, done or not; whoever waits for a block is told so."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End it, and wait until it has."""
+        self.stop()
+        self._process.wait()
+        self._writer.join()
+        assert self._process.stdout
+        self._process.stdout.close()
+
+
 @contextmanager
-def decoding(data: bytes, max_s: int) -> Iterator[Iterator[Samples]]:
-    """Blocks at 16 kHz of a file's bytes, as they are decoded; at the end the process is ended, done or not."""
-    arguments = map(str, (MEMORY_BYTES, COMPUTING_S, max_s))
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "tahr.speech.audio.child", *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment(),
-    )
-    writer = Thread(target=send, args=(process, data), daemon=True)
-    writer.start()
+def decoding(data: Buffer, max_s: int) -> Iterator[Iterator[Samples]]:
+    """Blocks of a file's bytes; at the end the process is ended."""
+    process = Decoding(data, max_s)
     try:
-        yield received(process)
+        yield process.blocks()
     finally:
-        process.kill()
-        process.wait()
-        writer.join()
-        assert process.stdout
-        process.stdout.close()
+        process.close()
 
 
 def environment() -> dict[str, str]:
@@ -54,7 +75,7 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": found, "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
 
 
-def send(process: "subprocess.Popen[bytes]", data: bytes) -> None:
+def send(process: "subprocess.Popen[bytes]", data: Buffer) -> None:
     """Write the whole file; the process may end before it has read it."""
     assert process.stdin
     try:

@@ -1,14 +1,14 @@
 """WAV files: PCM of 8 to 32 bits and floats, plain or extensible, read block by block and mixed down."""
 
 from collections.abc import Iterator
-from struct import unpack
+from struct import pack, unpack
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tahr.speech.audio.errors import BadAudio
-from tahr.speech.audio.limits import BLOCK_S, Samples, check_shape
+from tahr.speech.audio.limits import BLOCK_S, RATE, Samples, check_shape
 
 PCM = 1
 FLOAT = 3
@@ -126,3 +126,10 @@ def mono(frames: NDArray[Any]) -> Samples:
         values = frames[:, 0] if frames.shape[1] == 1 else frames.mean(axis=1)
         found: Samples = values.astype(np.float32)
     return found
+
+
+def a_tenth_of_noise() -> bytes:
+    """A file with a tenth of a second of noise, always the same."""
+    values = np.random.default_rng(0).integers(64, 192, RATE // 10, np.uint8)
+    form = pack("<4sIHHIIHH", b"fmt ", 16, PCM, 1, RATE, RATE, 1, 8)
+    return b"RIFF\0\0\0\0WAVE" + form + pack("<4sI", b"data", len(values)) + values.tobytes()

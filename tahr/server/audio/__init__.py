@@ -1,0 +1,1 @@
+"""Recordings over HTTP: transcriptions and translations, as OpenAI's API has them."""
