@@ -53,7 +53,7 @@ def rate(
         engine.submit(ResolvedRequest(prompt, params, Silent), state)
         for prompt, state in zip(prompts, states, strict=True)
     ]
-    requests = [seq.request for seq in sequences if seq.request]
+    requests = [seq.reply.request for seq in sequences if seq.reply.request]
     with following({id(r.sampling): path for r, path in zip(requests, paths or (), strict=False)}):
         began = time.perf_counter()
         while not all(seq.done for seq in sequences):
@@ -61,8 +61,8 @@ def rate(
             if parts:
                 parts.end_step()
     for seq in sequences:
-        if seq.error:
-            raise seq.error
+        if seq.result.error:
+            raise seq.result.error
     n_tokens = sum(seq.n_generated for seq in sequences)
     return n_tokens / (time.perf_counter() - began), n_tokens / n_requests / (engine.scheduler.n_steps - n_steps)
 

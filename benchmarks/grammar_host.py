@@ -96,7 +96,9 @@ def run(engine: Engine, params: SamplingParams, compiler: GrammarCompiler, paths
     """Tokens per second of requests submitted at once, and the CPU time of this thread per step, in seconds."""
     states = [compiler.state(params.grammar) if params.grammar else None for _ in paths]
     sequences = [engine.submit(ResolvedRequest([1] * N_IN, params, Silent), state) for state in states]
-    told = {id(seq.request.sampling): path for seq, path in zip(sequences, paths, strict=True) if seq.request}
+    told = {
+        id(seq.reply.request.sampling): path for seq, path in zip(sequences, paths, strict=True) if seq.reply.request
+    }
     engine.step()  # the prompts
     n_steps = engine.scheduler.n_steps
     with following(told if params.grammar else {}):
@@ -107,8 +109,8 @@ def run(engine: Engine, params: SamplingParams, compiler: GrammarCompiler, paths
                 parts.end_step()
         taken, cpu = time.perf_counter() - began, time.thread_time() - cpu
     for seq in sequences:
-        if seq.error:
-            raise seq.error
+        if seq.result.error:
+            raise seq.result.error
     return sum(seq.n_generated for seq in sequences) / taken, cpu / (engine.scheduler.n_steps - n_steps)
 
 

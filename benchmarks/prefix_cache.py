@@ -31,7 +31,7 @@ class Bench:
         seq = engine.submit(ResolvedRequest(prompt, ONE_TOKEN, Silent))
         while not seq.done:
             engine.step()
-        return seq.stats.first_token_s, seq.n_prompt - seq.stats.n_cached_tokens
+        return seq.result.stats.first_token_s, seq.n_prompt - seq.result.stats.n_cached_tokens
 
     def shared(self, n: int, share: float) -> tuple[float, int]:
         """The second of two prompts of n tokens that begin alike."""

@@ -23,6 +23,7 @@ from lean_client import connect, ended_well, events_of, request
 from server_process import cpu_s
 from tahr import LLM, AsyncLLM
 from tahr.engine.engine import Event
+from tahr.engine.sequences.parts import ReplyState
 from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence as EngineSequence
 from tahr.engine.sequences.stats import StatsSnapshot
@@ -47,7 +48,7 @@ class Script:
 
     def submit(self, request: ResolvedRequest, grammar: Any = None) -> EngineSequence:
         tokens, params = list(request.tokens), request.params
-        seq = EngineSequence(tokens, params, len(tokens) + (params.max_tokens or 1), request.new_writer())
+        seq = EngineSequence(tokens, params, ReplyState(len(tokens) + (params.max_tokens or 1), request.new_writer()))
         self.live[seq.id] = seq
         return seq
 
@@ -60,15 +61,15 @@ class Script:
     def write(self, seq: EngineSequence, now: float) -> Event:
         token = self.words[seq.n_generated % len(self.words)]
         seq.append(token, now)
-        assert seq.writer
-        deltas = seq.writer.push(token)
-        if len(seq.tokens) >= seq.max_length:
+        assert seq.reply.writer
+        deltas = seq.reply.writer.push(token)
+        if len(seq.tokens) >= seq.reply.max_length:
             self.abort(seq, "length")
         return seq, deltas, (token,)
 
     def abort(self, seq: EngineSequence, reason: Any = None) -> None:
         if not seq.done:
-            seq.finish_reason = reason or "cancelled"
+            seq.result.finish_reason = reason or "cancelled"
             del self.live[seq.id]
 
     @property

@@ -183,7 +183,7 @@ def decode_rate(engine: Engine, n_requests: int, n_out: int) -> float:
     begin, n_before = clock(), sum(seq.n_generated for seq in sequences)
     while engine.busy:
         engine.step()
-    if error := next((seq.error for seq in sequences if seq.error), None):
+    if error := next((seq.result.error for seq in sequences if seq.result.error), None):
         raise error
     return (n_requests * n_out - n_before) / (clock() - begin)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from tahr.config import NEUTRAL_SAMPLING, SamplingParams
 from tahr.engine.scheduling.work import StepWork
+from tahr.engine.sequences.parts import ReplyState
 from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.sequences.stats import RequestStats
 from tahr.engine.step_log import Watch
@@ -37,7 +38,7 @@ def best_us(work: Callable[[], Any], times: int = 1000, rounds: int = 5) -> floa
 
 
 def step_us(watch: Watch) -> float:
-    sequences = [Sequence([1, 2, 3], SamplingParams(), 10) for _ in range(N_SEQUENCES)]
+    sequences = [Sequence([1, 2, 3], SamplingParams(), ReplyState(10)) for _ in range(N_SEQUENCES)]
     work = StepWork()
     for each in sequences:
         work.add_last(each, 2)

@@ -35,7 +35,12 @@ def picture(made: Sequence[Report]) -> str:
     return "\n".join([head, f'<rect width="{WIDTH}" height="{y}" fill="white"/>', *parts, "</svg>"]) + "\n"
 
 
-def panel(name: str, values: Sequence[str], made: Sequence[Report], y: int) -> tuple[list[str], int]:
+def panel(
+    name: str,
+    values: Sequence[str],
+    made: Sequence[Report],
+    y: int,
+) -> tuple[list[str], int]:
     """Its parts, and where the next begins."""
     figures = [report["distributions"][name] for report in made]
     most = max(figure[value] for figure in figures for value in values) or 1.0

@@ -27,7 +27,12 @@ NAMES = {
 COLUMNS = ("mean", "stddev", "ci95", "p50", "p75", "p95", "p99")
 
 
-def reports(server: BenchTarget, plan: BenchPlan, cells: Sequence[Cell], env: dict[str, Any]) -> list[Report]:
+def reports(
+    server: BenchTarget,
+    plan: BenchPlan,
+    cells: Sequence[Cell],
+    env: dict[str, Any],
+) -> list[Report]:
     """One record per level."""
     full_env = {**env, "flags": facts_of(plan)}
     return [record(server, plan, cell, full_env) for cell in cells]

@@ -22,16 +22,16 @@ def run_ahead(sampled: ListOf[Sequence], host_bound: ListOf[int], void: Collecti
     waiting = State.WAITING
     for row, seq in enumerate(sampled):
         if (
-            not seq.token_slot
-            or seq.host_bound
-            or seq.speculates
-            or seq.scheduled + 1 >= seq.max_length
+            not seq.ahead.token_slot
+            or seq.ahead.host_bound
+            or seq.ahead.speculates
+            or seq.scheduled + 1 >= seq.reply.max_length
             or seq.state is waiting
         ):
             continue
-        if seq.drafts or (late and row in late) or (void and seq.id in void):
+        if seq.ahead.drafts or (late and row in late) or (void and seq.id in void):
             continue
-        seq.n_ahead += 1
+        seq.ahead.n_ahead += 1
 
 
 def accept_token(
@@ -42,23 +42,23 @@ def accept_token(
     If it `is_taken` by the grammar already, the grammar's matcher is left alone.
     """
     token = token_of(sampled)
-    writer = seq.writer
-    grammar = seq.grammar
+    writer = seq.reply.writer
+    grammar = seq.reply.grammar
     assert writer
     seq.append(token, now)
     if grammar is not None and not is_taken:
         grammar.advance(token)
     if seq.params.logprobs is not None:
         # Where they are asked for, samples come with theirs: a bare token was forced, so nothing else was possible.
-        seq.logprobs.append(SampledToken(sampled, 0.0) if isinstance(sampled, int) else sampled)
-    if token in seq.ends:
+        seq.result.logprobs.append(SampledToken(sampled, 0.0) if isinstance(sampled, int) else sampled)
+    if token in seq.reply.ends:
         return writer.flush(), "stop"
     deltas = writer.push(token)
     if writer.stopped:
         return deltas, "length" if writer.is_cut else "stop"
     if grammar is not None and grammar.finished:
         return deltas + writer.flush(), "stop"
-    if len(seq.tokens) >= seq.max_length:
+    if len(seq.tokens) >= seq.reply.max_length:
         deltas += writer.flush()  # a stop string may stand in what was held back
         return deltas, "length" if writer.matched_stop is None else "stop"
     return deltas, None
@@ -71,9 +71,9 @@ def taken_by_grammars(
 ) -> list[Forced | None]:
     """Let grammars take tokens that are accepted later; what each of these forces then, or what is wrong."""
     places = {
-        place: (seq.grammar, token_of(sampled), seq.params.logprobs is None)
+        place: (seq.reply.grammar, token_of(sampled), seq.params.logprobs is None)
         for place, (seq, sampled) in enumerate(zip(sequences, tokens, strict=True))
-        if seq.grammar is not None and not seq.finish_reason and not isinstance(sampled, TahrError)
+        if seq.reply.grammar is not None and not seq.result.finish_reason and not isinstance(sampled, TahrError)
     }
     taken: list[Forced | None] = [()] * len(sequences)
     for place, forced in zip(places, take(list(places.values())), strict=True):
@@ -86,7 +86,7 @@ def forced_by_grammar(seq: Sequence) -> ListOf[int]:
 
     A request that wants log-probabilities samples what its grammar forces one by one: only a step gives those.
     """
-    grammar = seq.grammar
+    grammar = seq.reply.grammar
     return grammar.forced_tokens() if grammar is not None and seq.params.logprobs is None else ()
 
 
@@ -95,8 +95,8 @@ def forced_tokens(seq: Sequence, by_grammar: ListOf[int] | None) -> ListOf[int]:
 
     `by_grammar` are those the grammar forces, if that has been looked up.
     """
-    if seq.writer and seq.writer.forced:
-        return seq.writer.forced
+    if seq.reply.writer and seq.reply.writer.forced:
+        return seq.reply.writer.forced
     return forced_by_grammar(seq) if by_grammar is None else by_grammar
 
 

@@ -14,7 +14,8 @@ from tahr.engine.sampling.dry import Resolve
 from tahr.engine.sampling.sampling_state import Sample, token_of
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.scheduling.work import StepWork
-from tahr.engine.sequences.sequence import NO_ROW, Sequence, State
+from tahr.engine.sequences.parts import NO_ROW
+from tahr.engine.sequences.sequence import Sequence, State
 from tahr.engine.sequences.stats import StatsSnapshot
 from tahr.engine.speculation.speculator import SpeculationStats, Speculator
 from tahr.engine.step.drafts import AcceptedTokens, verify
@@ -289,9 +290,9 @@ class Engine(Submission):
 
     def _fork(self, parent: Sequence) -> None:
         """Let the choices of a request continue each on its own, now that their prompt is computed."""
-        for fork in parent.forks:
+        for fork in parent.queueing.forks:
             if not parent.done and not fork.done:
-                fork.prompt_logprobs = parent.prompt_logprobs
+                fork.result.prompt_logprobs = parent.result.prompt_logprobs
                 self.scheduler.fork(parent, fork)
 
     def _hand_out_rows(self, work: StepWork, rows: Floats) -> list[Event]:
@@ -301,9 +302,9 @@ class Engine(Submission):
         for seq, begin, n, _, n_rows in work:
             begins = end
             end = end + n_rows
-            if (seq.sink or begin + n > seq.first_row) and n_rows and not seq.finish_reason:
+            if (seq.wanted.sink or begin + n > seq.wanted.first_row) and n_rows and not seq.result.finish_reason:
                 try:
-                    (self._sink if seq.sink else self._score)(seq, begin + n - n_rows, rows[begins:end])
+                    (self._sink if seq.wanted.sink else self._score)(seq, begin + n - n_rows, rows[begins:end])
                 except Exception as error:  # whatever is wrong with one request must not stop the others
                     self._fail(seq, error, suspect=True)
                 if seq.done:
@@ -312,24 +313,24 @@ class Engine(Submission):
 
     def _sink(self, seq: Sequence, begin: int, rows: Floats) -> None:
         """Give rows to their taker; a sequence that does not stay ends with its last one."""
-        assert seq.sink
+        assert seq.wanted.sink
         n_taken = begin + len(rows)
-        seq.sink(rows)
-        if seq.first_row != NO_ROW:
-            seq.first_row = n_taken
-        if n_taken == len(seq.tokens) and not seq.stays:
+        seq.wanted.sink(rows)
+        if seq.wanted.first_row != NO_ROW:
+            seq.wanted.first_row = n_taken
+        if n_taken == len(seq.tokens) and not seq.queueing.stays:
             self._end(seq, "stop")
 
     def _score(self, seq: Sequence, begin: int, rows: Floats) -> None:
         """How likely a prompt's tokens were, given those before them."""
-        known = seq.prompt_logprobs
+        known = seq.result.prompt_logprobs
         wanted = [i for i in range(len(rows)) if len(known) <= begin + i < seq.n_prompt - 1]
         tokens = [seq.tokens[begin + i + 1] for i in wanted]
         for scored in self.steps.sampler.logprobs_of(rows, wanted, tokens, seq.params.prompt_logprobs or 0):
             if isinstance(scored, TahrError):
                 raise scored
             known.append(scored)
-        seq.first_row = len(known) if len(known) < seq.n_prompt - 1 else NO_ROW
+        seq.wanted.first_row = len(known) if len(known) < seq.n_prompt - 1 else NO_ROW
 
     # ---- one request ------------------------------------------------------------------------------------------
 
@@ -338,15 +339,15 @@ class Engine(Submission):
         events: list[Event] = []
         for seq, token in zip(sampled, tokens, strict=True):
             if (
-                not seq.is_plain
+                not seq.reply.is_plain
                 or not isinstance(token, int)
-                or seq.finish_reason
-                or token in seq.ends
-                or len(seq.tokens) + 1 >= seq.max_length
+                or seq.result.finish_reason
+                or token in seq.reply.ends
+                or len(seq.tokens) + 1 >= seq.reply.max_length
             ):
                 events.append(self._accept_token(seq, token, now))
                 continue
-            writer = seq.writer
+            writer = seq.reply.writer
             assert writer
             try:
                 seq.append(token, now)
@@ -364,7 +365,7 @@ class Engine(Submission):
 
         `taken` is what its grammar forces after it, if that has taken it already.
         """
-        if seq.finish_reason:  # the sequence ended, failed or was cancelled after the step was launched
+        if seq.result.finish_reason:  # the sequence ended, failed or was cancelled after the step was launched
             self.stats.tokens_generated -= 1
             return seq, (), ()
         if isinstance(sampled, TahrError):
@@ -374,7 +375,7 @@ class Engine(Submission):
         tokens: tuple[int, ...] = (token_of(sampled),)
         try:
             deltas, reason = accept_token(seq, sampled, now, taken is not None)
-            if reason is None and seq.may_be_forced and (forced := forced_tokens(seq, taken)):
+            if reason is None and seq.reply.may_be_forced and (forced := forced_tokens(seq, taken)):
                 found, deltas, reason = accept_forced(seq, forced, deltas, now)
                 self.stats.tokens_generated += len(found)
                 tokens += found
@@ -396,10 +397,10 @@ class Engine(Submission):
         return seq, (), ()
 
     def _end(self, seq: Sequence, reason: str, error: TahrError | None = None) -> None:
-        ended = [seq] if seq.n_generated else [seq, *(fork for fork in seq.forks if not fork.done)]
+        ended = [seq] if seq.n_generated else [seq, *(fork for fork in seq.queueing.forks if not fork.done)]
         for each in ended:
             each.end(reason, error)
             self.scheduler.remove(each)
             self.adapters.detach(each)
-            if each.request:
+            if each.reply.request:
                 self.stats.count_end(each.state.value)

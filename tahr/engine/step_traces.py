@@ -54,7 +54,7 @@ class DecisionLog:
         self._file = BoundedFile(path, max_bytes)
 
     def step(self, model: str, facts: Facts, ended: "ListOf[Sequence]") -> None:
-        over = {"ended": {seq.id: seq.finish_reason for seq in ended[:MAX_IDS]}} if ended else {}
+        over = {"ended": {seq.id: seq.result.finish_reason for seq in ended[:MAX_IDS]}} if ended else {}
         self._file.write(json.dumps(facts | over), full='{"full": true}')
 
     def close(self) -> None:
@@ -72,8 +72,8 @@ class ChromeTrace:
         args = {name: facts[name] for name in ("step", "n_tokens", "running", "waiting", "pages_used", "n_preempted")}
         self._event("step", model, 0, facts["began_s"], facts["seconds"], args)
         for seq in ended:
-            for name, begun, over in seq.stats.parts():
-                self._event(name, model, seq.id, begun, over - begun, {"finish_reason": seq.finish_reason})
+            for name, begun, over in seq.result.stats.parts():
+                self._event(name, model, seq.id, begun, over - begun, {"finish_reason": seq.result.finish_reason})
 
     def _event(self, name: str, model: str, row: int, began_s: float, seconds: float, args: Facts) -> None:
         event = {"name": name, "ph": "X", "pid": model, "tid": row, "ts": began_s * 1e6, "dur": seconds * 1e6}

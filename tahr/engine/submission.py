@@ -13,9 +13,10 @@ from tahr.engine.sampling.dry import Resolve
 from tahr.engine.sampling.sampling_state import SampleRequest, SamplingState
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.sequences.adapter_stack import AdapterStack
+from tahr.engine.sequences.parts import NO_ROW, Queueing, ReplyState, WantedOutput
 from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows, RowSource
 from tahr.engine.sequences.resolved import ResolvedRequest
-from tahr.engine.sequences.sequence import NO_ROW, Sequence
+from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.sequences.stats import EngineStats
 from tahr.engine.sequences.writer import Writer
 from tahr.engine.speculation.speculator import Speculator, may_speculate
@@ -78,10 +79,10 @@ class Submission:
         ]
         for index, choice in enumerate(choices):
             self.adapters.attach(choice, stack)
-            choice.n_before = request.n_before + index
+            choice.queueing.n_before = request.n_before + index
             choice.rows = rows
-        first, *first.forks = choices
-        first.host_bound |= bool(first.forks)  # the sequence is forked when its first token is known
+        first, *first.queueing.forks = choices
+        first.ahead.host_bound |= bool(first.queueing.forks)  # the sequence is forked when its first token is known
         self.stats.requests_started += len(choices)
         self.scheduler.add(first)
         return first
@@ -123,7 +124,7 @@ class Submission:
             raise ConfigError("This model embeds no images: leave them out, or choose one that embeds both.")
         check_source(source, 1, self.facts.rows.width, self.tower_facts)
         seq = self.row_sequence([PLACEHOLDER], sink, Output.HIDDEN)
-        seq.source = source
+        seq.wanted.source = source
         self.scheduler.add(seq)
         return seq
 
@@ -137,7 +138,8 @@ class Submission:
         stack: AdapterStack | None = None,  # None: the engine's own
     ) -> Sequence:
         """A sequence as `submit_rows` queues it."""
-        seq = Sequence(tokens, ROWS_ONLY, self.context_size, output=output, first_row=first_row, sink=sink, stays=stays)
+        wanted = WantedOutput(output, first_row, sink)
+        seq = Sequence(tokens, ROWS_ONLY, ReplyState(self.context_size), wanted=wanted, queueing=Queueing(stays))
         self.adapters.attach(seq, self.adapters.default if stack is None else stack)
         return seq
 
@@ -192,8 +194,8 @@ class Submission:
         request = SampleRequest(sampling, tokens, len(tokens), grammar)
         params = sampling.params
         ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
-        host_bound = sampling.follows_text or params.thinking_budget is not None
-        seq = Sequence(tokens, params, max_length, writer, request, ends=ends, host_bound=host_bound)
+        seq = Sequence(tokens, params, ReplyState(max_length, writer, request, ends))
+        seq.ahead.host_bound = sampling.follows_text or params.thinking_budget is not None
         # provisional: the speculator may say otherwise
-        seq.speculates = self.speculator is not None and may_speculate(seq)
+        seq.ahead.speculates = self.speculator is not None and may_speculate(seq)
         return seq

@@ -67,26 +67,26 @@ class Choice:
         self._n_taken = 0  # deltas
         self._n_logprobs = 0  # log-probabilities handed out in chunks
         self._last_taken = False
-        self._deferred = sequence.writer if isinstance(sequence.writer, DeferredTextWriter) else None
+        self._deferred = sequence.reply.writer if isinstance(sequence.reply.writer, DeferredTextWriter) else None
 
     def next_chunk(self) -> Chunk | None:
         """Everything new as one chunk; None if there is nothing. Raises the error of a request that failed."""
         if self._last_taken or not (self.new_tokens or self.finished):
             return None
-        if self.finished and self.sequence.error:
+        if self.finished and self.sequence.result.error:
             self._last_taken = True
-            raise self.sequence.error
+            raise self.sequence.result.error
         self.take_deferred()
         deltas = merge(self.deltas[self._n_taken :])
         tokens = self.new_tokens
         self._n_taken = len(self.deltas)
         self.new_tokens = []
         self.n_texts = 0
-        logprobs = self._new_logprobs(len(tokens)) if self.sequence.logprobs else ()
+        logprobs = self._new_logprobs(len(tokens)) if self.sequence.result.logprobs else ()
         if not self.finished:
             return Chunk(deltas, tokens, None, None, self.index, logprobs)
         self._last_taken = True
-        return Chunk(deltas, tokens, self.sequence.finish_reason, self.completion(), self.index, logprobs)
+        return Chunk(deltas, tokens, self.sequence.result.finish_reason, self.completion(), self.index, logprobs)
 
     def take_deferred(self) -> None:
         """Add the text of the new tokens to the deltas, where it is made only now."""
@@ -98,30 +98,30 @@ class Choice:
     def _new_logprobs(self, n: int) -> list[SampledToken]:
         begin = self._n_logprobs
         self._n_logprobs = self._n_logprobs + n
-        return self.sequence.logprobs[begin : self._n_logprobs]
+        return self.sequence.result.logprobs[begin : self._n_logprobs]
 
     def completion(self, others: "Iterable[Completion]" = ()) -> Completion:
         """The whole reply, once it is finished."""
         seq = self.sequence
-        if seq.error:
-            raise seq.error
+        if seq.result.error:
+            raise seq.result.error
         self.take_deferred()
         deltas = merge(self.deltas)
         return Completion(
             text=text_of(deltas),
             token_ids=seq.tokens[seq.n_prompt :],
             n_prompt_tokens=seq.n_prompt,
-            n_cached_tokens=seq.stats.n_cached_tokens,
-            finish_reason=seq.finish_reason or "cancelled",
-            stats=seq.stats,
-            logprobs=seq.logprobs,
-            prompt_logprobs=seq.prompt_logprobs,
+            n_cached_tokens=seq.result.stats.n_cached_tokens,
+            finish_reason=seq.result.finish_reason or "cancelled",
+            stats=seq.result.stats,
+            logprobs=seq.result.logprobs,
+            prompt_logprobs=seq.result.prompt_logprobs,
             others=tuple(others),
             reasoning=reasoning_of(deltas),
             tool_calls=tool_calls_of(deltas),
             cut_call=cut_call_of(deltas),
-            n_reasoning_tokens=seq.writer.n_reasoning_tokens if seq.writer else 0,
-            matched_stop=seq.writer.matched_stop if seq.writer else None,
+            n_reasoning_tokens=seq.reply.writer.n_reasoning_tokens if seq.reply.writer else 0,
+            matched_stop=seq.reply.writer.matched_stop if seq.reply.writer else None,
         )
 
 
@@ -129,10 +129,10 @@ class Request:
     """A submitted request and its choices, as many as it asked for."""
 
     def __init__(self, first: Sequence):
-        self.sequences = [first, *first.forks]
+        self.sequences = [first, *first.queueing.forks]
         self.choices = {seq.id: Choice(seq, index) for index, seq in enumerate(self.sequences)}
         self.id = first.id
-        self.has_one_choice = not first.forks
+        self.has_one_choice = not first.queueing.forks
         self.finished = False  # all choices are
         self._is_advanced = False  # something was added since a chunk was last asked for
 
@@ -147,7 +147,7 @@ class Request:
         choice.new_tokens += tokens
         if len(choice.new_tokens) - choice.n_texts > MOST_DEFERRED:
             choice.take_deferred()
-        if seq.finish_reason:
+        if seq.result.finish_reason:
             self.update_finished()
             return True
         is_known = self._is_advanced
@@ -164,7 +164,7 @@ class Request:
         """Its sequences are over, but the last events of some were lost: those have failed, whatever they say."""
         for choice in self.choices.values():
             if not choice.finished:
-                choice.sequence.error = choice.sequence.error or error
+                choice.sequence.result.error = choice.sequence.result.error or error
         self.update_finished()
 
     def next_chunk(self) -> Chunk | None:

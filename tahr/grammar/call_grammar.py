@@ -238,7 +238,13 @@ class LarkText:
 
     # ---- arguments without JSON around them -----------------------------------------------------------------------
 
-    def members(self, name: str, tool: Tool, member: Callable[[str, Any], str], separator: str) -> str:
+    def members(
+        self,
+        name: str,
+        tool: Tool,
+        member: Callable[[str, Any], str],
+        separator: str,
+    ) -> str:
         """The arguments of a tool in the order of its schema, each at most once, those it needs exactly once."""
         properties = tool.parameters.get("properties")
         required = required_of(tool)
@@ -259,7 +265,13 @@ class LarkText:
             )
         return first
 
-    def member(self, tool: Tool, key: str, write: Callable[[str, Any], str], shared: Mapping[str, Any]) -> str:
+    def member(
+        self,
+        tool: Tool,
+        key: str,
+        write: Callable[[str, Any], str],
+        shared: Mapping[str, Any],
+    ) -> str:
         """One argument; an error names it."""
         try:
             return write(key, alone(tool.parameters, tool.parameters["properties"][key], shared, tool.strict))

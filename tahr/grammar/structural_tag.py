@@ -47,7 +47,13 @@ def trigger_of(begin: str, triggers: list[str]) -> str:
     return max(found, key=len)
 
 
-def rule(i: int, structure: dict[str, Any], trigger: str, names: SpecialNames, problem: Problem | None) -> str:
+def rule(
+    i: int,
+    structure: dict[str, Any],
+    trigger: str,
+    names: SpecialNames,
+    problem: Problem | None,
+) -> str:
     rest = structure["begin"][len(trigger) :]
     end = structure["end"]
     schema = json.dumps(json_rule(structure["schema"], problem))

@@ -93,7 +93,12 @@ class PageTable:
         return PageTable(self.pool, self.pages[:], self.first)
 
 
-def n_short(tables: Sequence[PageTable], n_computed: int, n_scheduled: int, end: int) -> list[tuple[int, PagePool]]:
+def n_short(
+    tables: Sequence[PageTable],
+    n_computed: int,
+    n_scheduled: int,
+    end: int,
+) -> list[tuple[int, PagePool]]:
     """How many pages each pool lacks for tokens up to `end`; only the pools that lack some."""
     lacks: list[tuple[int, PagePool]] = []
     for table in tables:

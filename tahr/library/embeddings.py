@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from tahr.backends.api import Floats
 from tahr.config import LoraChoice, whole
 from tahr.engine.engine import Engine
-from tahr.engine.sequences.sequence import NO_ROW, Sequence
+from tahr.engine.sequences.parts import NO_ROW
+from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError, GenerateError
 from tahr.executor.output import Output
 from tahr.generation.driver import Driver
@@ -167,7 +168,7 @@ class EmbeddingJob:
 
     @property
     def finished(self) -> bool:
-        if any(seq.error for seq in self.sequences):
+        if any(seq.result.error for seq in self.sequences):
             return True
         return len(self.sequences) == len(self._items) and all(seq.done for seq in self.sequences)
 
@@ -182,8 +183,8 @@ class EmbeddingJob:
         Where the model has a head, it runs here: on the thread that steps the engine, between two steps.
         """
         for seq in self.sequences:
-            if seq.error:
-                raise seq.error
+            if seq.result.error:
+                raise seq.result.error
         facts = self._engine.facts
         rows = np.zeros((len(self._items), self.width), np.float32)
         is_image = np.array([isinstance(item, ImageRows) for item in self._items], bool)

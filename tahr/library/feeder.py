@@ -66,7 +66,7 @@ class Feeder:
         """Compute again what a preempted sequence has lost: it holds its pages when this returns."""
         self.engine.scheduler.extend(seq, ())
         self.run(seq)
-        while seq.swapped_out:  # a step that finishes the one before it may swap out what that one computed
+        while seq.queueing.swapped_out:  # a step that finishes the one before it may swap out what that one computed
             self.engine.scheduler.extend(seq, ())
             self.run(seq)
 
@@ -76,14 +76,14 @@ class Feeder:
         An interrupt closes them all: nobody knows what of them is computed.
         """
         try:
-            self._driver.run(lambda: all(seq.done or seq.is_idle or seq.swapped_out for seq in sequences))
+            self._driver.run(lambda: all(seq.done or seq.is_idle or seq.queueing.swapped_out for seq in sequences))
         except BaseException:
             for seq in sequences:
                 self.close(seq)
             raise
         for seq in sequences:
-            if seq.error:
-                raise seq.error
+            if seq.result.error:
+                raise seq.result.error
 
     def close(self, seq: Sequence) -> None:
         """Release what it holds."""

@@ -36,8 +36,8 @@ class FullLogits:
                 driver.step()
                 yield from ready
                 ready.clear()
-            if seq.error:
-                raise seq.error
+            if seq.result.error:
+                raise seq.result.error
         finally:
             self._engine.abort(seq)
 

@@ -38,10 +38,10 @@ def make(be: Backend, path: Path) -> Engine:
 def replies(eng: Engine) -> list[tuple[list[int], list[object]]]:
     default = SamplingParams(max_tokens=5, ignore_eos=True).over(NEUTRAL_SAMPLING)
     sequences = [submit(eng, [1, 2 + i, 3], params.over(default)) for i, params in enumerate(ASKED)]
-    sequences = [each for seq in sequences for each in (seq, *seq.forks)]
+    sequences = [each for seq in sequences for each in (seq, *seq.queueing.forks)]
     while not all(seq.done for seq in sequences):
         eng.step()
-    return [(seq.tokens[seq.n_prompt :], [scored.token for scored in seq.logprobs]) for seq in sequences]
+    return [(seq.tokens[seq.n_prompt :], [scored.token for scored in seq.result.logprobs]) for seq in sequences]
 
 
 def test_replies_are_those_of_the_host(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,7 +171,7 @@ def test_steps_in_flight_change_no_text(tmp_path: Path) -> None:
             eng.submit(ResolvedRequest([1 + i, 5, 9, 7 * i + 2], params, Tally)) for i, params in enumerate(REQUESTS)
         ]
         run(eng, *sequences)
-        assert not any(seq.error for seq in sequences)
+        assert not any(seq.result.error for seq in sequences)
         return [seq.tokens for seq in sequences]
 
     assert open_backend("cuda").overlaps

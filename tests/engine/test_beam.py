@@ -192,7 +192,7 @@ def test_one_step_serves_all_beams_and_pages_come_back(
     monkeypatch.setattr(inner.steps, "launch", lambda step, *_: widths.append(len(step.work)) or launch(step))
     beam_search(beams, tokens, BeamSearchConfig(beam_width=3, max_new_tokens=20), lambda _: False)
     assert widths == [1] + [3] * 19
-    tables = [beam.sequence.tables[0] for beam in beams.beams]
+    tables = [beam.sequence.memory.tables[0] for beam in beams.beams]
     inner.scheduler.pools[0].check(table.held for table in tables)
     shared = set.intersection(*(set(table.held) for table in tables))
     assert len(shared) >= len(tokens) // 32  # the prompt's full pages exist once

@@ -7,6 +7,7 @@ import pytest
 from speculating import Script
 from tahr.config import GREEDY
 from tahr.engine.sequences.draft_state import DraftState
+from tahr.engine.sequences.parts import ReplyState
 from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.costs import StepCosts
 from tahr.engine.speculation.lengths import Prospect, draft_lengths
@@ -112,7 +113,7 @@ def test_guesses_that_are_not_expected_to_pay_cost_little(first_s: float, n_gues
     speculator = Speculator(Dear([]), 4)
     speculator.costs = costs(0.9, 0.1)
     speculator._idle_s = 80.0
-    seqs = [Sequence([1], GREEDY, 64) for _ in range(16)]
+    seqs = [Sequence([1], GREEDY, ReplyState(64)) for _ in range(16)]
     assert sum(speculator._probes(seqs)) == n_guesses
 
 

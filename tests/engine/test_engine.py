@@ -86,9 +86,9 @@ def test_prefix_cached_is_alone(model: Path, replies: list[list[int]]) -> None:
             seq = submit(eng, prompt)
             assert run(eng, seq) == [reply]
         # Even if the whole prompt is known, its last token is computed: its logits are replies.
-        assert seq.stats.n_cached_tokens <= seq.n_prompt - 1
+        assert seq.result.stats.n_cached_tokens <= seq.n_prompt - 1
     assert eng.snapshot().prefix_hits >= len(TEXTS)
-    assert seq.stats.n_cached_tokens >= seq.n_prompt // 8 * 8 - 1
+    assert seq.result.stats.n_cached_tokens >= seq.n_prompt // 8 * 8 - 1
 
 
 def test_preempted_is_alone(model: Path, replies: list[list[int]]) -> None:
@@ -109,7 +109,7 @@ def test_forked_is_alone(model: Path, replies: list[list[int]], places: int) -> 
     eng = engine(model, max_batch_size=places)
     first = submit(eng, prompts(model)[1], greedy(n=3))
     other = submit(eng, prompts(model)[2])
-    assert run(eng, first, *first.forks, other) == [replies[1]] * 3 + [replies[2]]
+    assert run(eng, first, *first.queueing.forks, other) == [replies[1]] * 3 + [replies[2]]
     assert eng.scheduler.pools[0].n_used == 0
 
 
@@ -117,7 +117,7 @@ def test_forks_copy_no_prompt(stories: Path) -> None:
     eng = engine(stories, prefix_cache=False)
     prompt = prompts(stories)[0]
     first = submit(eng, prompt, greedy(n=4))
-    while not all(seq.n_generated > 1 for seq in (first, *first.forks)):
+    while not all(seq.n_generated > 1 for seq in (first, *first.queueing.forks)):
         eng.step()
     n_shared = len(prompt) // 8
     assert eng.scheduler.pools[0].n_used <= n_shared + 4 * 2
@@ -131,7 +131,7 @@ def test_forks_have_random_numbers_of_their_own(stories: Path) -> None:
         eng = engine(stories)
         others = [submit(eng, prompts(stories)[2]) for _ in range(n_neighbours)]
         first = submit(eng, prompts(stories)[0], params)
-        answers.append(run(eng, first, *first.forks))
+        answers.append(run(eng, first, *first.queueing.forks))
         run(eng, *others)
     assert answers[0] == answers[1], "a seed means the same text, whatever the batch"
     assert len({tuple(tokens) for tokens in answers[0]}) == 4
@@ -152,7 +152,7 @@ def test_rounded_keys_and_values_change_nothing_between_neighbours(
     for _ in range(2):  # the second time, what is known is reused
         first = submit(eng, texts[0], greedy(8, n=2))
         others = [submit(eng, text, greedy(8)) for text in texts[1:]]
-        assert run(eng, first, *others, *first.forks) == [*replies, replies[0]]
+        assert run(eng, first, *others, *first.queueing.forks) == [*replies, replies[0]]
 
 
 @pytest.mark.parametrize("kv_dtype", ["q8_0/f16", "/q8_0"])
@@ -211,7 +211,7 @@ def test_twenty_requests_share_a_pool_for_two(stories: Path) -> None:
     while eng.busy:
         eng.step()
         assert pool.n_used <= pool.n_pages
-        assert all(len(seq.tables[0]) <= -(-len(seq.tokens) // 8) for seq in eng.scheduler.running)
+        assert all(len(seq.memory.tables[0]) <= -(-len(seq.tokens) // 8) for seq in eng.scheduler.running)
     assert run(eng, *sequences) == [alone(stories, text) for text in texts]
 
 
@@ -239,13 +239,13 @@ def test_a_request_fails_alone(stories: Path, wanted: list[list[int]], trouble: 
         poison(eng, lambda seq: seq is victim)
     if trouble == "cancel":
         eng.abort(victim)
-        assert not any(victim.tables)
+        assert not any(victim.memory.tables)
     assert run(eng, *others) == wanted
-    assert victim.done and not any(victim.tables)
+    assert victim.done and not any(victim.memory.tables)
     if trouble == "cancel":
-        assert victim.state is State.CANCELLED and victim.error is None
+        assert victim.state is State.CANCELLED and victim.result.error is None
     else:
-        assert victim.state is State.FAILED and isinstance(victim.error, GenerateError)
+        assert victim.state is State.FAILED and isinstance(victim.result.error, GenerateError)
     snapshot = eng.snapshot()
     assert (snapshot.requests_failed, snapshot.requests_cancelled) == ((0, 1) if trouble == "cancel" else (1, 0))
     assert snapshot.requests_completed == len(others) and snapshot.pages_used == 0
@@ -283,8 +283,8 @@ def test_a_step_that_raises_fails_what_was_in_it_and_no_more(stories: Path, want
     eng.steps.launch = broken  # type: ignore[method-assign]
     events = eng.step()
     failed = [seq for seq, *_ in events]
-    assert failed and all(isinstance(seq.error, GenerateError) for seq in failed)
-    assert isinstance(failed[0].error.__cause__, OSError)  # type: ignore[union-attr]
+    assert failed and all(isinstance(seq.result.error, GenerateError) for seq in failed)
+    assert isinstance(failed[0].result.error.__cause__, OSError)  # type: ignore[union-attr]
     rest = [(seq, reply) for seq, reply in zip(sequences, wanted, strict=True) if seq not in failed]
     assert run(eng, *(seq for seq, _ in rest)) == [reply for _, reply in rest]
     assert run(eng, *(submit(eng, prompt) for prompt in prompts(stories))) == wanted
@@ -321,7 +321,7 @@ def test_cancelling_a_request_before_its_prompt_is_read_cancels_all_answers(stor
     eng = engine(stories)
     first = submit(eng, prompts(stories)[0], greedy(n=3))
     eng.abort(first)
-    assert all(seq.state is State.CANCELLED for seq in first.forks)
+    assert all(seq.state is State.CANCELLED for seq in first.queueing.forks)
     assert not eng.busy
 
 
@@ -359,10 +359,10 @@ def test_stop_tokens_and_lengths(stories: Path, wanted: list[list[int]]) -> None
     stop = wanted[0][4]
     seq = submit(eng, prompts(stories)[0], greedy(stop_token_ids=[stop]))
     assert run(eng, seq) == [wanted[0][: wanted[0].index(stop) + 1]]
-    assert seq.finish_reason == "stop"
+    assert seq.result.finish_reason == "stop"
     seq = submit(eng, prompts(stories)[0], greedy(3))
     assert run(eng, seq) == [wanted[0][:3]]
-    assert seq.finish_reason == "length"
+    assert seq.result.finish_reason == "length"
 
 
 def test_every_step_hands_out_its_tokens_at_once(stories: Path) -> None:
@@ -393,14 +393,16 @@ def test_prompt_logprobs(stories: Path, chunk: int) -> None:
     run(eng, submit(eng, prompt))  # so that the cache knows the prompt, and must not be asked
     scored = submit(eng, prompt, greedy(2, prompt_logprobs=1, logprobs=0))
     run(eng, scored, submit(eng, prompts(stories)[0]))
-    assert [each.token for each in scored.prompt_logprobs] == prompt[1:]
-    assert all(each.logprob is not None and each.logprob <= each.top_logprobs[0][1] for each in scored.prompt_logprobs)
-    assert len(scored.logprobs) == 2
+    assert [each.token for each in scored.result.prompt_logprobs] == prompt[1:]
+    assert all(
+        each.logprob is not None and each.logprob <= each.top_logprobs[0][1] for each in scored.result.prompt_logprobs
+    )
+    assert len(scored.result.logprobs) == 2
     # The same, token by token: the likelihood of a token is that of picking it after what comes before.
     for n in (1, len(prompt) // 2, len(prompt) - 1):
         step = submit(eng, prompt[:n], greedy(1, logprobs=0, allowed_tokens=[prompt[n]]))
         run(eng, step)
-        assert step.logprobs[0].logprob == pytest.approx(scored.prompt_logprobs[n - 1].logprob, abs=1e-5)
+        assert step.result.logprobs[0].logprob == pytest.approx(scored.result.prompt_logprobs[n - 1].logprob, abs=1e-5)
 
 
 def test_statistics_add_up(stories: Path) -> None:
@@ -414,13 +416,13 @@ def test_statistics_add_up(stories: Path) -> None:
     s = eng.snapshot()
     n_prompt = first.n_prompt
     assert (s.requests_started, s.requests_completed, s.tokens_generated) == (2, 2, 18)
-    assert s.tokens_prefilled == 2 * n_prompt - again.stats.n_cached_tokens
+    assert s.tokens_prefilled == 2 * n_prompt - again.result.stats.n_cached_tokens
     assert s.tokens_decoded == 16 and s.steps == 18
     assert (s.prefix_hits, s.prefix_misses, s.prefix_hit_rate) == (1, 1, 0.5)
-    assert s.prefix_tokens_reused == again.stats.n_cached_tokens == min(n_prompt // 8 * 8, n_prompt - 1)
+    assert s.prefix_tokens_reused == again.result.stats.n_cached_tokens == min(n_prompt // 8 * 8, n_prompt - 1)
     assert s.decode_tokens_per_s == pytest.approx(s.tokens_decoded / s.decode_s)
-    stats = again.stats
-    assert stats.cache_hit and not first.stats.cache_hit
+    stats = again.result.stats
+    assert stats.cache_hit and not first.result.stats.cache_hit
     assert stats.tokens_per_s * stats.decode_s == pytest.approx(8)
     assert stats.ms_per_token * stats.tokens_per_s == pytest.approx(1000)
     assert stats.first_token_s == pytest.approx(stats.queue_s + stats.prefill_s)

@@ -27,7 +27,7 @@ def texts(n: int, length: int = 40) -> list[list[int]]:
 
 def check_pages(eng: object) -> None:
     for group, pool in enumerate(eng.scheduler.pools):  # type: ignore[attr-defined]
-        pool.check(seq.tables[group].held for seq in eng.scheduler.running)  # type: ignore[attr-defined]
+        pool.check(seq.memory.tables[group].held for seq in eng.scheduler.running)  # type: ignore[attr-defined]
 
 
 # ---- turns ----------------------------------------------------------------------------------------------------
@@ -80,10 +80,10 @@ def test_embeddings_are_those_of_each_text_alone(stories: Path, pooling: Pooling
 def test_the_scheduler_alternates_between_outputs() -> None:
     model = NullModel(scheduler(100, prefill_chunk=4))
     talker, other = sequence([1] * 4, 12), sequence([2] * 40, 1)
-    other.output, other.stays = Output.HIDDEN, True
+    other.wanted.output, other.queueing.stays = Output.HIDDEN, True
     for seq in (talker, other):
         model.sched.add(seq)
-    seen = [{item.sequence.output for item in model.step()} for _ in range(12)]
+    seen = [{item.sequence.wanted.output for item in model.step()} for _ in range(12)]
     assert all(len(outputs) == 1 for outputs in seen)
     assert seen == [{Output.HIDDEN}, {Output.LOGITS}] * 6
 
@@ -174,7 +174,7 @@ def test_scores_of_logits_that_are_not_numbers_end_the_request(stories: Path, le
     events = []
     while not victim.done:
         events += eng.step()
-    assert isinstance(victim.error, GenerateError) and any(seq is victim for seq, *_ in events)
+    assert isinstance(victim.result.error, GenerateError) and any(seq is victim for seq, *_ in events)
     assert run(eng, others) == [alone(stories, PROMPT)]
 
 
@@ -187,7 +187,7 @@ def test_a_text_whose_rows_cannot_be_taken_fails_alone(stories: Path) -> None:
     seq = eng.submit_rows(PROMPT, broken)
     other = submit(eng, PROMPT)
     assert run(eng, other) == [alone(stories, PROMPT)]
-    assert isinstance(seq.error, GenerateError) and eng.scheduler.pools[0].n_used == 0
+    assert isinstance(seq.result.error, GenerateError) and eng.scheduler.pools[0].n_used == 0
 
 
 # ---- sequences fed by hand ------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def test_an_idle_sequence_gives_way_and_is_computed_again(stories: Path) -> None
     seq = feeder.open(PROMPT, last)
     feeder.run(seq)
     run(eng, submit(eng, texts(1, 40)[0], greedy(4)))
-    assert seq.swapped_out and not any(seq.tables)
+    assert seq.queueing.swapped_out and not any(seq.memory.tables)
     feeder.feed(seq, [44])
     feeder.run(seq)
     np.testing.assert_array_equal(last.row, row)

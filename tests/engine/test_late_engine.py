@@ -60,7 +60,7 @@ def test_forked(stories: Path, wanted: list[list[int]], places: int) -> None:
     eng = engine(stories, late=True, max_batch_size=places)
     first = submit(eng, prompts(stories)[1], greedy(n=3))
     other = submit(eng, prompts(stories)[2])
-    assert run(eng, first, *first.forks, other) == [wanted[1]] * 3 + [wanted[2]]
+    assert run(eng, first, *first.queueing.forks, other) == [wanted[1]] * 3 + [wanted[2]]
     assert eng.scheduler.pools[0].n_used == 0
 
 
@@ -70,7 +70,7 @@ def test_random_numbers_are_counted_by_tokens_not_by_steps(stories: Path) -> Non
     replies = []
     for eng in (at_once, late):
         first = submit(eng, prompts(stories)[0], params)
-        replies.append(run(eng, first, *first.forks))
+        replies.append(run(eng, first, *first.queueing.forks))
     assert replies[0] == replies[1]
 
 
@@ -104,7 +104,7 @@ def test_cancelled_between_launch_and_collect(stories: Path, wanted: list[list[i
         eng.step()
         blank_free_pages(eng)
     eng.abort(sequences[0])
-    assert not any(sequences[0].tables)
+    assert not any(sequences[0].memory.tables)
     blank_free_pages(eng)
     assert run(eng, *sequences[1:]) == wanted[1:]
     assert sequences[0].state is State.CANCELLED and eng.scheduler.pools[0].n_used == 0
@@ -140,7 +140,7 @@ def test_ends_that_are_seen_one_step_late(stories: Path, wanted: list[list[int]]
     seq = eng.submit(ResolvedRequest(prompt, params, lambda: Stopping(after if how == "stop string" else 99)))
     others = [submit(eng, each) for each in prompts(stories)[1:]]
     assert run(eng, seq, *others) == [wanted[0][:after], *wanted[1:]]
-    assert seq.stats.n_generated_tokens == after == seq.n_generated
+    assert seq.result.stats.n_generated_tokens == after == seq.n_generated
     assert eng.stats.tokens_generated == after + sum(map(len, wanted[1:]))
     assert eng.scheduler.pools[0].n_used == 0
 
@@ -153,7 +153,7 @@ def test_a_failing_request_fails_alone(stories: Path, wanted: list[list[int]]) -
         eng.step()
     poison(eng, lambda seq: seq is victim)
     assert run(eng, *others) == wanted[1:]
-    assert isinstance(victim.error, GenerateError)
+    assert isinstance(victim.result.error, GenerateError)
     assert eng.scheduler.pools[0].n_used == 0
 
 
@@ -170,7 +170,7 @@ def test_a_launch_that_fails_leaves_the_step_in_flight_alone(stories: Path, want
 
     eng.steps.launch = broken  # type: ignore[method-assign, assignment]
     eng.step()
-    failed = [seq for seq in sequences if seq.error]
+    failed = [seq for seq in sequences if seq.result.error]
     assert failed
     rest = [(seq, reply) for seq, reply in zip(sequences, wanted, strict=True) if seq not in failed]
     assert run(eng, *(seq for seq, _ in rest)) == [reply for _, reply in rest]
@@ -186,7 +186,7 @@ def test_embeddings_and_scores_beside_replies(stories: Path, wanted: list[list[i
         job = EmbeddingJob(eng, prompts(stories), Pooling.MEAN)
         assert run(eng, *sequences) == wanted
         run(eng, scored, *job.sequences)
-        vectors.append((job.vectors().tolist(), scored.prompt_logprobs))
+        vectors.append((job.vectors().tolist(), scored.result.prompt_logprobs))
     assert vectors[0] == vectors[1]
 
 
@@ -208,7 +208,7 @@ def test_random_traffic(stories: Path, wanted: list[list[int]], data: st.DataObj
         which = data.draw(st.integers(0, len(TEXTS) - 1))
         n = data.draw(st.sampled_from([1, 1, 3]))
         first = submit(eng, prompts(stories)[which], greedy(data.draw(st.integers(1, 16)), n=n))
-        live += [(seq, wanted[which]) for seq in (first, *first.forks)]
+        live += [(seq, wanted[which]) for seq in (first, *first.queueing.forks)]
         for _ in range(data.draw(st.integers(0, 6))):
             eng.step()
             blank_free_pages(eng)
@@ -218,9 +218,9 @@ def test_random_traffic(stories: Path, wanted: list[list[int]], data: st.DataObj
         eng.step()
         blank_free_pages(eng)
     for seq, reply in live:
-        assert seq.error is None
+        assert seq.result.error is None
         assert seq.tokens[seq.n_prompt :] == reply[: seq.n_generated]
-        assert seq.state is State.CANCELLED or seq.n_generated == seq.max_length - seq.n_prompt
+        assert seq.state is State.CANCELLED or seq.n_generated == seq.reply.max_length - seq.n_prompt
     assert eng.scheduler.pools[0].n_used == 0
 
 
@@ -232,7 +232,7 @@ def test_a_copy_of_a_session_holds_its_text_whoever_wants_the_pages(stories: Pat
     session, other = Session(eng, eng), Session(eng, eng)
     session.feed(text)
     sequences = [submit(eng, [7 * i + j for j in range(1, 6)], greedy(40)) for i in range(4)]
-    while not session.sequence.swapped_out:
+    while not session.sequence.queueing.swapped_out:
         eng.step()
     copy = session.copy()
     assert [len(layer) for layer in copy.layers] == [len(text)] * len(copy.layers)

@@ -114,9 +114,9 @@ def test_preempted_chunked_and_forked_requests_keep_their_adapter(path: Path) ->
     assert replies[:6] == [alone_with(path, prompt, "a2", max_tokens=40) for prompt in PROMPTS[:6]]
     assert replies[6] == alone(path, PROMPTS[6], greedy(40))
     both = submit(tiny, PROMPTS[1], with_lora("a1", n=3))
-    run(tiny, both, *both.forks)
+    run(tiny, both, *both.queueing.forks)
     wanted = alone_with(path, PROMPTS[1], "a1")
-    assert [seq.tokens[seq.n_prompt :] for seq in (both, *both.forks)] == [wanted] * 3
+    assert [seq.tokens[seq.n_prompt :] for seq in (both, *both.queueing.forks)] == [wanted] * 3
 
 
 # ---- the prefix cache -----------------------------------------------------------------------------------------
@@ -130,16 +130,16 @@ def test_the_prefix_cache_never_mixes_adapters(path: Path) -> None:
         for lora, reply in wanted.items():
             seq = submit(eng, prompt, with_lora(lora))
             assert run(eng, seq) == [reply]
-    assert seq.stats.n_cached_tokens > 0, "the same stack does share"
+    assert seq.result.stats.n_cached_tokens > 0, "the same stack does share"
     eng.adapters.remove("a0")
     add(eng, path, "a0", seed=5)
     seq = submit(eng, prompt, with_lora("a0"))
     reply = run(eng, seq)[0]
-    assert seq.stats.n_cached_tokens == 0 and reply != wanted["a0"]
+    assert seq.result.stats.n_cached_tokens == 0 and reply != wanted["a0"]
     eng.adapters.remove("a0")
     add(eng, path, "a0", seed=0)
     seq = submit(eng, prompt, with_lora("a0"))
-    assert run(eng, seq) == [wanted["a0"]] and seq.stats.n_cached_tokens > 0, "the digest counts, not the name"
+    assert run(eng, seq) == [wanted["a0"]] and seq.result.stats.n_cached_tokens > 0, "the digest counts, not the name"
 
 
 # ---- loading and removing -------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_every_end_of_a_request_lets_its_adapter_go(path: Path) -> None:
     eng.abort(failing, TahrError("It failed."))
     while not rows.done or eng.busy:
         eng.step()
-    for fork in cancelled.forks:
+    for fork in cancelled.queueing.forks:
         eng.abort(fork)
     assert adapter.n_users == 0 == eng.adapters.n_used
 

@@ -12,6 +12,7 @@ from tahr.config import SCHEDULING_POLICIES, EngineConfig, SamplingParams
 from tahr.engine.scheduling.policies import POLICIES
 from tahr.engine.scheduling.waiting_queue import PATIENCE
 from tahr.engine.scheduling.work import PrefillPace
+from tahr.engine.sequences.parts import ReplyState
 from tahr.engine.sequences.sequence import NEXT, OVER, Sequence, State
 from tahr.errors import ConfigError, GenerateError, KvCacheFull
 from tahr.executor.output import Output
@@ -43,7 +44,7 @@ def test_the_oldest_wins_when_memory_runs_out() -> None:
     add(model, old, young)
     model.run(old)
     assert not young.done
-    assert young.stats.n_preempted > 0 and old.stats.n_preempted == 0
+    assert young.result.stats.n_preempted > 0 and old.result.stats.n_preempted == 0
     model.run(young)
     assert young.tokens == expected([2] * 8, 22)
 
@@ -55,7 +56,7 @@ def test_a_preempted_sequence_finds_its_own_pages_again() -> None:
     n_computed = 0
     while not young.done:
         n_computed += sum(item.n_tokens for item in model.step() if item.sequence is young)
-    assert young.stats.n_preempted > 0
+    assert young.result.stats.n_preempted > 0
     assert n_computed < len(young.tokens) - 1 + 12, "everything was computed again"
 
 
@@ -63,7 +64,7 @@ def test_the_short_end_of_a_prompt_gives_all_rows_that_are_wanted() -> None:
     """With drafts, it may come in the same way as a decoding sequence: its wanted rows begin in the middle of it."""
     model = NullModel(scheduler(n_pages=9, prefill_chunk=8, n_decode_tokens=6))
     seq = sequence(12, 4)
-    seq.first_row = 10
+    seq.wanted.first_row = 10
     add(model, seq)
     items = [item for _ in range(2) for item in model.step()]
     assert [(item.begin, item.n_tokens, item.n_rows) for item in items] == [(0, 8, 0), (8, 4, 2)]
@@ -117,11 +118,11 @@ def test_a_fork_shares_all_pages_and_copies_one() -> None:
     add(model, parent)
     while not parent.n_generated:
         model.step()
-    child = sequence(list(parent.tokens), parent.max_length - len(parent.tokens))
+    child = sequence(list(parent.tokens), parent.reply.max_length - len(parent.tokens))
     model.sched.fork(parent, child)
     assert model.sched.pools[0].n_used == 3
     child.tokens[-1] = (child.tokens[-1] + 1) % N_VOCAB  # another first token: not computed yet
-    wanted = expected(child.tokens, child.max_length)
+    wanted = expected(child.tokens, child.reply.max_length)
     work = model.step()
     assert len(work.copies) == 1, "the second to write has the page to itself"
     assert model.sched.pools[0].n_used == 4
@@ -138,7 +139,7 @@ def test_a_fork_without_a_place_waits() -> None:
         model.step()
     child = sequence(list(parent.tokens), 5)
     model.sched.fork(parent, child)
-    assert child in model.sched.queues[Output.LOGITS] and not any(child.tables)
+    assert child in model.sched.queues[Output.LOGITS] and not any(child.memory.tables)
     model.run(parent, child)
     assert child.tokens == expected(child.tokens[:11], 16)
     assert model.sched.prefix and model.sched.prefix.stats.tokens_reused >= 8
@@ -316,13 +317,13 @@ def test_nobody_starves_behind_an_endless_stream_of_better_ones(n_older: int) ->
 def test_who_has_waited_long_keeps_its_pages() -> None:
     model = NullModel(scheduler(n_pages=8, order="priority"))
     low = sequence([2] * 4, 24, priority=-1)
-    low.n_passed = PATIENCE - 1
+    low.queueing.n_passed = PATIENCE - 1
     add(model, low, sequence([1] * 4, 3))
     model.sched.queues[Output.LOGITS].pop()
     assert model.sched.queues[Output.LOGITS].first is low
     add(model, sequence([0] * 8, 20, priority=5))
     model.run(low)
-    assert low.stats.n_preempted == 0
+    assert low.result.stats.n_preempted == 0
 
 
 def test_lower_priority_loses_its_pages_first() -> None:
@@ -330,7 +331,7 @@ def test_lower_priority_loses_its_pages_first() -> None:
     low, high = sequence(8, 14, priority=1), sequence([2] * 8, 14, priority=2)
     add(model, low, high)
     model.run(low, high)
-    assert low.stats.n_preempted > 0 and high.stats.n_preempted == 0
+    assert low.result.stats.n_preempted > 0 and high.result.stats.n_preempted == 0
 
 
 # ---- states ---------------------------------------------------------------------------------------------------
@@ -339,7 +340,7 @@ def test_lower_priority_loses_its_pages_first() -> None:
 @pytest.mark.parametrize("state", list(State))
 def test_states_follow_the_table(state: State) -> None:
     for other in State:
-        seq = Sequence([1], SamplingParams(), 2)
+        seq = Sequence([1], SamplingParams(), ReplyState(2))
         seq.state = state
         if other in NEXT[state]:
             seq.enter(other)
@@ -431,7 +432,7 @@ class Traffic(RuleBasedStateMachine):
 
     def remember(self, seq: Sequence) -> None:
         self.everyone.append((seq, list(seq.tokens)))
-        self.wanted[seq.id] = expected(seq.tokens, seq.max_length)
+        self.wanted[seq.id] = expected(seq.tokens, seq.reply.max_length)
 
     @rule(pick=st.randoms(use_true_random=False))
     def cancel(self, pick: random.Random) -> None:
@@ -440,14 +441,14 @@ class Traffic(RuleBasedStateMachine):
             seq = pick.choice(live)
             seq.end("cancelled")
             self.model.sched.remove(seq)
-            assert not any(seq.tables)
+            assert not any(seq.memory.tables)
 
     @rule(pick=st.randoms(use_true_random=False), other=st.integers(0, N_VOCAB - 1))
     def fork(self, pick: random.Random, other: int) -> None:
         settled = [seq for seq in self.model.sched.running if seq.n_left == 1 and seq.scheduled == seq.computed]
         if settled:
             parent = pick.choice(settled)
-            child = sequence(parent.tokens, parent.max_length - len(parent.tokens))
+            child = sequence(parent.tokens, parent.reply.max_length - len(parent.tokens))
             self.model.sched.fork(parent, child)
             self.model.sched.truncate(child, len(child.tokens) - 1)
             child.tokens.append(other)
@@ -455,7 +456,7 @@ class Traffic(RuleBasedStateMachine):
 
     @rule(pick=st.randoms(use_true_random=False), share=st.floats(0, 1))
     def truncate(self, pick: random.Random, share: float) -> None:
-        settled = [seq for seq in self.model.sched.running if seq.scheduled == seq.computed and not seq.n_ahead]
+        settled = [seq for seq in self.model.sched.running if seq.scheduled == seq.computed and not seq.ahead.n_ahead]
         if settled:
             seq = pick.choice(settled)
             n_begun = next(len(begun) for each, begun in self.everyone if each is seq)
@@ -479,9 +480,9 @@ class Traffic(RuleBasedStateMachine):
         if not hasattr(self, "model"):
             return
         live = [seq for seq, _ in self.everyone if not seq.done]
-        self.model.run(*live, max_steps=sum(s.max_length * 4 for s in live) * (len(live) + 1) + 1)
+        self.model.run(*live, max_steps=sum(s.reply.max_length * 4 for s in live) * (len(live) + 1) + 1)
         for seq, _ in self.everyone:
-            if seq.finish_reason == "length":
+            if seq.result.finish_reason == "length":
                 assert seq.tokens == self.wanted[seq.id]
         assert not any(pool.n_used for pool in self.model.sched.pools)
 

@@ -112,9 +112,9 @@ def test_sampled_tokens_are_those_without_guesses(
     told = []
     for eng in (engine(stories), speculating(stories, kind, 4, late=late)):
         sequences = [submit(eng, prompt, params) for prompt in prompts(stories)[:3]]
-        everyone = [each for first in sequences for each in (first, *first.forks)]
+        everyone = [each for first in sequences for each in (first, *first.queueing.forks)]
         run(eng, *everyone)
-        told.append([(seq.tokens, seq.logprobs, seq.finish_reason) for seq in everyone])
+        told.append([(seq.tokens, seq.result.logprobs, seq.result.finish_reason) for seq in everyone])
     assert told[0] == told[1]
     assert (counts(eng)[0] > 0) == (options != {"mirostat": 2} and (kind != "ngram" or counts(eng)[0] > 0))
 
@@ -168,7 +168,7 @@ def test_a_stop_string_amid_accepted_guesses_ends_the_text(stories: Path, texts:
         said = []
         while not seq.done:
             said += [delta for _, deltas, _ in eng.step() for delta in deltas]
-        found.append(("".join(said), seq.tokens, seq.finish_reason, seq.stats.n_generated_tokens))
+        found.append(("".join(said), seq.tokens, seq.result.finish_reason, seq.result.stats.n_generated_tokens))
         run(eng)  # what is in flight
         assert not eng.busy
     assert found[0] == found[1] and found[0][2] == "stop"
@@ -227,7 +227,7 @@ def test_guesses_that_wait_for_their_step_are_verified_even_if_no_more_are_made(
     eng.submit_rows([5, 6, 7], lambda rows: None, Output.HIDDEN)
     told.n_now = 3
     eng.step()
-    assert any(seq.drafts for seq in sequences), "they wait"
+    assert any(seq.ahead.drafts for seq in sequences), "they wait"
     told.n_now = 0
     assert run(eng, *sequences) == wanted
     assert counts(eng)[0] > 0 and eng.scheduler.pools[0].n_used == 0

@@ -75,7 +75,7 @@ def test_each_choice_has_a_writer_of_its_own(stories: Path) -> None:
     ours = engine(stories)
     ours.generate(PROMPT, 1)
     first = ours._submit(SamplingParams(n=3, temperature=1.0, max_tokens=4))
-    assert len({id(choice.writer) for choice in (first, *first.forks)}) == 3
+    assert len({id(choice.reply.writer) for choice in (first, *first.queueing.forks)}) == 3
 
 
 def test_a_reply_whose_listener_failed_is_not_mixed_into_the_next(stories: Path) -> None:

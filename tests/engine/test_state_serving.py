@@ -59,14 +59,14 @@ def run(eng: Engine, *sequences: Sequence) -> list[list[int]]:
     while not all(seq.done for seq in sequences) or (eng.busy and not eng.scheduler.has_work):
         eng.step()
         assert eng.scheduler.slots
-        eng.scheduler.slots.check([seq.slot for seq in eng.scheduler.running])
+        eng.scheduler.slots.check([seq.memory.slot for seq in eng.scheduler.running])
         for group, pool in enumerate(eng.scheduler.pools):
-            pool.check(seq.tables[group].held for seq in eng.scheduler.running)
+            pool.check(seq.memory.tables[group].held for seq in eng.scheduler.running)
         if eng.executor.backend.overlaps:
             blank_free_pages(eng)
     for seq in sequences:
-        if seq.error:
-            raise seq.error
+        if seq.result.error:
+            raise seq.result.error
     return [seq.tokens[seq.n_prompt :] for seq in sequences]
 
 
@@ -96,7 +96,7 @@ def test_preempted_and_cancelled(is_hybrid: bool, wanted: list[list[int]], late:
         if seq in eng.scheduler.running:
             eng.scheduler._preempt(seq)  # as when pages run out
     eng.abort(sequences[0])
-    assert sequences[0].slot == 0
+    assert sequences[0].memory.slot == 0
     assert run(eng, *sequences[1:]) == wanted[1:]
     assert eng.scheduler.n_preempted == 2 and eng.scheduler.slots and eng.scheduler.slots.n_used == 0
 
@@ -107,10 +107,10 @@ def test_forked(is_hybrid: bool, wanted: list[list[int]], late: bool, options: d
     eng = make(is_hybrid, late, **options)
     first = submit(eng, PROMPTS[1], greedy(N_NEW, n=3))
     other = submit(eng, PROMPTS[2])
-    assert run(eng, first, *first.forks, other) == [wanted[1]] * 3 + [wanted[2]]
+    assert run(eng, first, *first.queueing.forks, other) == [wanted[1]] * 3 + [wanted[2]]
     hot = [SamplingParams(temperature=1.5, seed=3, max_tokens=N_NEW, ignore_eos=True, n=n) for n in (3, 1)]
     parent = submit(eng, PROMPTS[3], hot[0])
-    replies = run(eng, parent, *parent.forks)
+    replies = run(eng, parent, *parent.queueing.forks)
     assert replies[0] == run(eng, submit(eng, PROMPTS[3], hot[1]))[0], "a fork changed its parent's state"
     assert len({tuple(reply) for reply in replies}) == 3
 
@@ -125,8 +125,8 @@ def test_a_step_that_fails_loses_no_state_of_forks_it_does_not_hold(
     with monkeypatch.context() as patch:
         patch.setattr(eng.steps.sampler, "prepare", lambda *_: 1 / 0)
         eng.step()
-    choices = [first, *first.forks]
-    left = [seq for seq in choices if not seq.error]
+    choices = [first, *first.queueing.forks]
+    left = [seq for seq in choices if not seq.result.error]
     assert len(left) == 3
     assert run(eng, *left) == [wanted[1]] * 3
 
@@ -165,7 +165,7 @@ def test_a_session_that_is_restored_takes_the_slot_of_an_idle_one(is_hybrid: boo
     sessions = [Session(eng, "toy") for _ in range(3)]
     rows = [session.feed(prompt) for session, prompt in zip(sessions[:2], PROMPTS, strict=False)]
     sessions[2].restore(sessions[0].copy())
-    eng.scheduler.slots.check([seq.slot for seq in eng.scheduler.running])
+    eng.scheduler.slots.check([seq.memory.slot for seq in eng.scheduler.running])
     for session, row in zip((*sessions[:2], sessions[2]), (*rows, rows[0]), strict=True):
         again = session.tokens[-1]
         session.truncate(session.length - 1)
@@ -233,7 +233,7 @@ def test_texts_go_on_from_checkpoints(late: bool, options: dict[str, object]) ->
     found = []
     for prompt in (TURNS[0], TURNS[0], *TURNS[1:]):
         seq = submit(eng, prompt)
-        found.append((run(eng, seq)[0], seq.stats.n_cached_tokens))
+        found.append((run(eng, seq)[0], seq.result.stats.n_cached_tokens))
     wanted = replies_to(TURNS)
     assert [reply for reply, _ in found] == [wanted[0], *wanted]
     n_own, n_common = (len(TURNS[0]) - 1) // 4 * 4, len(COMMON) // 4 * 4
@@ -247,7 +247,7 @@ def test_a_conversation_goes_on_where_its_last_prompt_ended(late: bool) -> None:
     for _ in range(2):
         seq = submit(eng, prompt)
         (reply,) = run(eng, seq)
-        assert [reply] == replies_to([prompt]) and seq.stats.n_cached_tokens == n_before
+        assert [reply] == replies_to([prompt]) and seq.result.stats.n_cached_tokens == n_before
         n_before = (len(prompt) - 1) // 4 * 4
         prompt += [*reply, 3, 5]
 
@@ -273,7 +273,9 @@ def test_any_order_of_requests_with_few_checkpoints(late: bool, seed: int, monke
             eng.scheduler._preempt(seq)
         eng.abort(sequences.pop(int(rng.integers(6))))
         for seq in sequences:
-            assert run(eng, seq, *seq.forks) == [wanted[tuple(seq.tokens[: seq.n_prompt])]] * (1 + len(seq.forks))
+            assert run(eng, seq, *seq.queueing.forks) == [wanted[tuple(seq.tokens[: seq.n_prompt])]] * (
+                1 + len(seq.queueing.forks)
+            )
         assert len(eng.scheduler.prefix.checkpoints) <= 2
     assert eng.scheduler.prefix.stats.tokens_reused > 0 and eng.scheduler.slots and not eng.scheduler.slots.n_used
 
@@ -293,7 +295,7 @@ def test_short_prompts_make_no_checkpoint() -> None:
     eng = make(True)
     seq = submit(eng, PROMPTS[1])
     run(eng, seq)
-    assert not seq.checkpoints and eng.scheduler.n_steps <= N_NEW + 1
+    assert not seq.memory.checkpoints and eng.scheduler.n_steps <= N_NEW + 1
 
 
 def test_a_saved_chat_cannot_hold_states() -> None:

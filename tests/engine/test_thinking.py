@@ -36,7 +36,7 @@ def run(engine: Engine, params: SamplingParams, budget: ThinkingBudget | None, p
     first = engine.submit(
         ResolvedRequest(prompt, params, lambda: ReplyWriter(tokenizer, params.stop, form, budget=budget))
     )
-    choices: dict[int, tuple[Sequence, list[Delta]]] = {each.id: (each, []) for each in (first, *first.forks)}
+    choices: dict[int, tuple[Sequence, list[Delta]]] = {each.id: (each, []) for each in (first, *first.queueing.forks)}
     while engine.busy:
         for seq, deltas, _ in engine.step():
             choices[seq.id][1].extend(deltas)
@@ -59,12 +59,12 @@ def test_the_budget_closes_the_block(late: bool, options: dict[str, Any]) -> Non
     params = SamplingParams(temperature=0, max_tokens=17 + len(close), thinking_budget=7, **options)
     for seq, deltas in run(make_engine(STORIES, late=late), params, ThinkingBudget(7, close), prompt):
         assert seq.tokens[len(prompt) :] == [*before, *close, *after]
-        assert seq.writer.n_reasoning_tokens <= 7 + len(close)
+        assert seq.reply.writer.n_reasoning_tokens <= 7 + len(close)
         assert reasoning_of(deltas) == tokenizer.decode(before).strip() and text_of(deltas)
         assert "think" not in text_of(deltas) + reasoning_of(deltas)
         if seq.params.logprobs is not None:
-            assert len(seq.logprobs) == len(before + after) + len(close)
-            assert all(scored.logprob is not None for scored in seq.logprobs)
+            assert len(seq.result.logprobs) == len(before + after) + len(close)
+            assert all(scored.logprob is not None for scored in seq.result.logprobs)
 
 
 def test_nothing_is_guessed_beside_a_budget() -> None:

@@ -163,7 +163,7 @@ def test_a_long_text_holds_no_more_than_its_window_and_a_chunk(model: Loaded) ->
     most = [0] * len(eng.scheduler.pools)
     while not seq.done:
         eng.step()
-        most = [max(n, len(table)) for n, table in zip(most, seq.tables, strict=True)]
+        most = [max(n, len(table)) for n, table in zip(most, seq.memory.tables, strict=True)]
     sliding = [n for n, pool in zip(most, eng.scheduler.pools, strict=True) if pool.window]
     assert len(seq.tokens) == 200 and sliding
     n_in_flight = 16 * (2 if eng.executor.backend.overlaps else 1)
@@ -202,7 +202,7 @@ def test_forked_answers_are_those_of_a_full_cache(model: Loaded) -> None:
     for build in (make, make_full):
         eng = build(model)
         first = submit(eng, PROMPTS[2], greedy(40, n=3))
-        replies.append(run(eng, first, *first.forks))
+        replies.append(run(eng, first, *first.queueing.forks))
     assert replies[0] == replies[1]
     assert replies[0][0] == replies[0][1] == replies[0][2]
 
@@ -214,7 +214,7 @@ def test_a_conversation_goes_on_from_its_windows(model: Loaded) -> None:
     again = submit(eng, longer, greedy(20))
     alone = make_full(model, prefix_cache=False)
     assert run(eng, again) == run(alone, submit(alone, longer, greedy(20)))
-    assert again.stats.n_cached_tokens == (len(PROMPTS[0]) + 30 - 1) // 4 * 4
+    assert again.result.stats.n_cached_tokens == (len(PROMPTS[0]) + 30 - 1) // 4 * 4
 
 
 # ---- the prefix cache -----------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class Asked:
         self.model.sched.add(seq)
         self.model.run(seq)
         assert seq.tokens == expected(prompt, len(prompt) + 1)
-        return seq.stats.n_cached_tokens
+        return seq.result.stats.n_cached_tokens
 
     @property
     def sliding(self) -> PagePool:
@@ -289,7 +289,7 @@ def test_what_a_failed_sequence_left_behind_is_not_found() -> None:
     requested.model.sched.add(seq)
     while seq.n_generated < 3:
         requested.model.step()
-    assert seq.tables[1].first > 5 and requested.sliding.n_hashed == 15
+    assert seq.memory.tables[1].first > 5 and requested.sliding.n_hashed == 15
     requested.model.sched.invalidate(seq)
     seq.end("error")
     requested.model.sched.remove(seq)
@@ -317,11 +317,11 @@ def test_page_tables_of_groups_may_lie_between_each_other() -> None:
     pools = [PagePool(12, PAGE) for _ in range(3)]
     texts = [sequence(9, 11) for _ in range(2)]
     for seq in texts:
-        seq.tables = [PageTable(pool) for pool in pools]
+        seq.memory.tables = [PageTable(pool) for pool in pools]
     for n_tokens in (9, 13):
         for seq in texts:
-            seq.tables[1].take(0, n_tokens)
+            seq.memory.tables[1].take(0, n_tokens)
         rows.write(texts)
-        n_pages = len(texts[0].tables[1].pages)
-        assert [row[:n_pages].tolist() for row in memory[:, 1]] == [list(seq.tables[1].pages) for seq in texts]
+        n_pages = len(texts[0].memory.tables[1].pages)
+        assert [row[:n_pages].tolist() for row in memory[:, 1]] == [list(seq.memory.tables[1].pages) for seq in texts]
     assert not memory[:, [0, 2]].any()

@@ -26,8 +26,12 @@ Kind = Callable[[Path, bool], object]
 
 
 def texts(eng: Engine, sequences: list[Sequence]) -> object:
-    run(eng, *sequences, *(fork for seq in sequences for fork in seq.forks))
-    return [(seq.tokens, seq.logprobs, seq.prompt_logprobs) for seq in sequences for seq in (seq, *seq.forks)]
+    run(eng, *sequences, *(fork for seq in sequences for fork in seq.queueing.forks))
+    return [
+        (seq.tokens, seq.result.logprobs, seq.result.prompt_logprobs)
+        for seq in sequences
+        for seq in (seq, *seq.queueing.forks)
+    ]
 
 
 def batched(path: Path, late: bool) -> object:
@@ -140,7 +144,7 @@ def test_adapter_rows_of_a_step_that_was_never_launched_are_sent_again(
                 patch.setattr(eng.steps.sampler, "prepare", lambda *_: 1 / 0)
                 lost = submit(eng, prompts(stories)[0])
                 eng.step()
-                assert lost.error
+                assert lost.result.error
         return run(eng, submit(eng, prompts(stories)[0]))[0]
 
     wanted = reply(fails=False)

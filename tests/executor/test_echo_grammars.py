@@ -20,7 +20,7 @@ def test_masks_pass_through_bytes(late: bool, monkeypatch: pytest.MonkeyPatch) -
     def replies() -> list[list[int]]:
         eng = engine(stories(), late=late)
         sequences = [submit(eng, each) for each in params]
-        return run(eng, *sequences, *(fork for seq in sequences for fork in seq.forks))
+        return run(eng, *sequences, *(fork for seq in sequences for fork in seq.queueing.forks))
 
     wanted = replies()
     monkeypatch.setattr(builder, "LocalExecutor", EchoExecutor)

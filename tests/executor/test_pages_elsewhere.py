@@ -44,7 +44,7 @@ def advance(eng: Engine, elsewhere: Elsewhere, n: int) -> None:
     for _ in range(n):
         eng.step()
         for group, (pool, coming) in enumerate(zip(eng.scheduler.pools, elsewhere.loading_pages, strict=True)):
-            pool.check([*(seq.tables[group].held for seq in eng.scheduler.running), coming])
+            pool.check([*(seq.memory.tables[group].held for seq in eng.scheduler.running), coming])
         if isinstance(eng.executor.backend, LateBackend) and not elsewhere.is_sending:  # type: ignore[attr-defined]
             blank_free_pages(eng)  # at once; a copy that was enqueued sees only what steps after it write
 
@@ -66,8 +66,8 @@ def goes_on(eng: Engine, tokens: list[int], n_cached: int) -> tuple[list[int], o
     """What follows a text, with log-probabilities, if so many of its tokens are found."""
     seq = submit(eng, tokens, greedy(12, logprobs=5))
     run(eng, seq)
-    assert seq.stats.n_cached_tokens == n_cached
-    return seq.tokens, seq.logprobs
+    assert seq.result.stats.n_cached_tokens == n_cached
+    return seq.tokens, seq.result.logprobs
 
 
 def finished(eng: Engine, prompt: list[int]) -> Sequence:
@@ -89,11 +89,11 @@ def test_a_text_that_left_and_came_back_goes_on_with_the_same_bits(make: Make, s
     beside = [submit(eng, prompt, greedy(24)) for prompt in others]
     advance(eng, elsewhere, 2)
     n_pages = (len(text) - 1) // 8
-    assert seq.hashes and elsewhere.send(seq.hashes) == n_pages
+    assert seq.memory.hashes and elsewhere.send(seq.memory.hashes) == n_pages
     advance(eng, elsewhere, 3)  # which take the pages that were left, before the copies have ended
     elsewhere.keep()
     spoil(eng)
-    assert elsewhere.bring(seq.hashes.known) == n_pages
+    assert elsewhere.bring(seq.memory.hashes.known) == n_pages
     assert eng.scheduler.pools[0].n_loading == n_pages
     while not elsewhere.land():
         advance(eng, elsewhere, 1)
@@ -114,15 +114,15 @@ def test_a_text_that_is_asked_for_while_it_loads_is_computed_and_kept_once(make:
     eng = make()
     elsewhere = Elsewhere(eng)
     seq = finished(eng, prompts(stories)[0])
-    assert seq.hashes
-    n = elsewhere.send(seq.hashes)
+    assert seq.memory.hashes
+    n = elsewhere.send(seq.memory.hashes)
     elsewhere.keep()
     wanted = finished_alone(make, prompts(stories)[0], 12)
-    assert elsewhere.bring(seq.hashes.known) == n
+    assert elsewhere.bring(seq.memory.hashes.known) == n
     again = submit(eng, prompts(stories)[0], greedy(12))
     while not again.done:
         advance(eng, elsewhere, 1)
-    assert again.tokens == wanted and again.stats.n_cached_tokens == 0
+    assert again.tokens == wanted and again.result.stats.n_cached_tokens == 0
     while not elsewhere.land():
         pass
     (pool,) = eng.scheduler.pools
@@ -134,9 +134,9 @@ def test_what_did_not_arrive_is_computed_again(make: Make, stories: Path) -> Non
     eng = make()
     elsewhere = Elsewhere(eng)
     seq = finished(eng, prompts(stories)[0])
-    assert seq.hashes and elsewhere.send(seq.hashes)
+    assert seq.memory.hashes and elsewhere.send(seq.memory.hashes)
     elsewhere.keep()
-    elsewhere.bring(seq.hashes.known)
+    elsewhere.bring(seq.memory.hashes.known)
     while not elsewhere.land(fails=True):
         pass
     assert goes_on(eng, seq.tokens, 0)[0] == finished_alone(make, seq.tokens, 12)
@@ -151,15 +151,15 @@ def test_pages_of_an_aborted_text_leave_as_they_were(make: Make, stories: Path) 
     seq = submit(eng, first, greedy(30))
     while len(seq.tokens) < len(first) + 3:
         eng.step()
-    assert seq.hashes and elsewhere.send(seq.hashes) > 2
+    assert seq.memory.hashes and elsewhere.send(seq.memory.hashes) > 2
     eng.abort(seq)
     other = submit(eng, second, greedy(72 - len(second)))
     while not other.done:
         advance(eng, elsewhere, 1)
-    assert not other.error
+    assert not other.result.error
     elsewhere.keep()
     spoil(eng)
-    elsewhere.bring(seq.hashes.known)
+    elsewhere.bring(seq.memory.hashes.known)
     while not elsewhere.land():
         pass
     assert goes_on(eng, first, n_found(len(first), len(first) + 2))[0] == finished_alone(make, first, 12)
@@ -172,11 +172,11 @@ def test_pages_that_load_are_not_taken_by_others(make: Make, stories: Path) -> N
     elsewhere = Elsewhere(eng)
     first, second, *_ = prompts(stories)
     seq = finished(eng, first)
-    assert seq.hashes and elsewhere.send(seq.hashes)
+    assert seq.memory.hashes and elsewhere.send(seq.memory.hashes)
     elsewhere.keep()
     other = submit(eng, second, greedy(72 - len(second)))
     advance(eng, elsewhere, 2)
-    elsewhere.bring(seq.hashes.known)
+    elsewhere.bring(seq.memory.hashes.known)
     for _ in range(60):
         advance(eng, elsewhere, 1)
     assert not other.done and eng.snapshot().preemptions
@@ -203,10 +203,10 @@ def test_pages_of_windows_leave_and_come_back(name: str, case: str, tmp_path: Pa
         seq = finished(eng, prompt)
         if leaves:
             elsewhere = Elsewhere(eng)
-            assert seq.hashes and elsewhere.send(seq.hashes) > 10
+            assert seq.memory.hashes and elsewhere.send(seq.memory.hashes) > 10
             elsewhere.keep()
             spoil(eng)
-            elsewhere.bring(seq.hashes.known)
+            elsewhere.bring(seq.memory.hashes.known)
             while not elsewhere.land():
                 pass
         texts.append(goes_on(eng, seq.tokens, 40))
@@ -231,16 +231,16 @@ def test_states_leave_and_come_back(kind: Callable[[], Backend], is_hybrid: bool
     session.feed(text[:20])
     port = eng.executor.pages
     groups = range(len(eng.scheduler.pools))
-    pages = [list(table.held) for table in session.sequence.tables]
+    pages = [list(table.held) for table in session.sequence.memory.tables]
     contents = [port.store(pages[group], group) for group in groups]
-    state = port.store([session.sequence.slot], STATES)
+    state = port.store([session.sequence.memory.slot], STATES)
     wanted = session.feed(text[20:])
     session.truncate(0)
     session.feed(list(range(1, 24)))  # elsewhere in the pools, and in the same slot
     seq = session.sequence
-    for group, table in enumerate(seq.tables):
+    for group, table in enumerate(seq.memory.tables):
         port.load(list(table.held)[: len(pages[group])], group, contents[group].collect()).collect()
-    port.load([seq.slot], STATES, state.collect()).collect()
+    port.load([seq.memory.slot], STATES, state.collect()).collect()
     del seq.tokens[20:]
     seq.tokens[:] = text[:20]
     seq.computed = 20

@@ -14,7 +14,7 @@ from model_runs import Runs
 from tahr.backends.api import Backend, Extras
 from tahr.executor.local import LocalExecutor
 from tahr.executor.output import Output
-from tahr.executor.protocol import StepRequest
+from tahr.executor.protocol import RowFacts, StepRequest
 from tahr.models.loader.load import Loaded, load, open_model
 
 PART = (0, [5, 9, 3, 3, 3, 7])  # the third to the fifth are placeholders
@@ -98,6 +98,6 @@ def test_rows_are_put_where_a_model_reads_them_alone(model: tuple[Loaded, Backen
     loaded, be = model
     plain = LocalExecutor(be, loaded.decoder, Runs(loaded, be).kv, Runs(loaded, be).limits)
     assert plain.models[0].rows.n_slots == 0
-    assert executor_of(loaded, be).models[0].rows == (6, loaded.decoder.config.width)
+    assert executor_of(loaded, be).models[0].rows == RowFacts(6, loaded.decoder.config.width)
     with pytest.raises(AssertionError, match="reads no rows"):
         plain.put_rows([0], np.zeros((1, 4), np.float32))

@@ -67,7 +67,7 @@ def written(grammar: Grammar, **options: object) -> tuple[str, str]:
     eng = engine(stories())
     seq = submit(eng, hot(grammar, **options))
     run(eng, seq)
-    return text_of(seq), str(seq.finish_reason)
+    return text_of(seq), str(seq.result.finish_reason)
 
 
 # ---- every kind -------------------------------------------------------------------------------------------------
@@ -140,29 +140,29 @@ def test_forced_tokens_take_no_steps() -> None:
     run(eng, seq)
     assert re.fullmatch("x(forced){8}[ab]", text_of(seq))
     assert eng.scheduler.n_steps < seq.n_generated / 2
-    assert eng.stats.tokens_generated == seq.n_generated == seq.stats.n_generated_tokens
+    assert eng.stats.tokens_generated == seq.n_generated == seq.result.stats.n_generated_tokens
 
 
 def test_forced_tokens_are_sampled_where_their_probabilities_are_wanted() -> None:
     eng = engine(stories())
     seq = submit(eng, hot(Grammar("regex", "forced text"), logprobs=1))
     run(eng, seq)
-    assert text_of(seq) == "forced text" and len(seq.logprobs) == seq.n_generated
-    assert all(each.logprob is not None for each in seq.logprobs)
+    assert text_of(seq) == "forced text" and len(seq.result.logprobs) == seq.n_generated
+    assert all(each.logprob is not None for each in seq.result.logprobs)
 
 
 def test_forced_tokens_stay_within_the_budget() -> None:
     eng = engine(stories())
     seq = submit(eng, hot(Grammar("regex", "forced" * 10), max_tokens=5))
     run(eng, seq)
-    assert seq.n_generated == 5 and seq.finish_reason == "length"
+    assert seq.n_generated == 5 and seq.result.finish_reason == "length"
 
 
 def test_a_stop_string_ends_a_text_inside_its_grammar() -> None:
     eng = engine(stories())
     seq = submit(eng, hot(Grammar("regex", "forced text"), stop=("ced",)))
     run(eng, seq)
-    assert seq.finish_reason == "stop" and seq.n_generated < len(tokenizer().encode("forced text"))
+    assert seq.result.finish_reason == "stop" and seq.n_generated < len(tokenizer().encode("forced text"))
 
 
 def test_what_bans_leave_nothing_of_a_grammar_is_an_error_of_that_request() -> None:
@@ -171,7 +171,11 @@ def test_what_bans_leave_nothing_of_a_grammar_is_an_error_of_that_request() -> N
     bad, good = submit(eng, hot(DIGITS, banned_tokens=digits)), submit(eng, hot(DIGITS))
     while not (bad.done and good.done):
         eng.step()
-    assert bad.finish_reason == "error" and "grammar" in str(bad.error) and good.finish_reason == "stop"
+    assert (
+        bad.result.finish_reason == "error"
+        and "grammar" in str(bad.result.error)
+        and good.result.finish_reason == "stop"
+    )
 
 
 # ---- batches ----------------------------------------------------------------------------------------------------
@@ -211,10 +215,12 @@ def test_steps_overlap_with_grammars_too() -> None:
     mixed = [hot(letters, seed=1), hot(seed=2), hot(letters, seed=3, repetition_penalty=1.3), hot(letters, n=2)]
     plain = engine(stories())
     expected = [submit(plain, params) for params in mixed]
-    run(plain, *expected, *expected[3].forks)
+    run(plain, *expected, *expected[3].queueing.forks)
     found = [submit(eng, params) for params in mixed]
-    run(eng, *found, *found[3].forks)
-    assert [seq.tokens for seq in (*found, *found[3].forks)] == [seq.tokens for seq in (*expected, *expected[3].forks)]
+    run(eng, *found, *found[3].queueing.forks)
+    assert [seq.tokens for seq in (*found, *found[3].queueing.forks)] == [
+        seq.tokens for seq in (*expected, *expected[3].queueing.forks)
+    ]
     alone = engine(stories(), late=True)
     run(alone, submit(alone, hot(Grammar("regex", "[a-z]{40,60}"), max_tokens=60)))
     if isinstance(alone.executor.backend, LateBackend):  # a GPU does not count
@@ -230,7 +236,7 @@ def test_a_step_that_cannot_be_sampled_fails_alone(monkeypatch: pytest.MonkeyPat
         broken.setattr(eng.steps.sampler, "batch", lambda *_: 1 / 0)
         while not seq.done:
             eng.step()
-    assert seq.finish_reason == "error"
+    assert seq.result.finish_reason == "error"
     after = submit(eng, hot(DIGITS))
     run(eng, after)
     assert re.fullmatch("[0-9]{3,6}", text_of(after))
@@ -271,7 +277,7 @@ def test_masks_that_cannot_be_begun_fail_their_step_alone(monkeypatch: pytest.Mo
         broken.setattr(eng.steps.sampler.filler, "begin", lambda *_: 1 / 0)
         while not all(seq.done for seq in sequences):
             eng.step()
-    assert {seq.finish_reason for seq in sequences} == {"error"}
+    assert {seq.result.finish_reason for seq in sequences} == {"error"}
     after = submit(eng, hot(DIGITS))
     run(eng, after)
     assert re.fullmatch("[0-9]{3,6}", text_of(after)) and eng.scheduler.pools[0].n_used == 0
@@ -286,7 +292,7 @@ def test_a_launch_that_fails_while_masks_are_filled(monkeypatch: pytest.MonkeyPa
         broken.setattr(eng.steps, "fill", lambda *_: 1 / 0)
         while not seq.done:
             eng.step()
-    assert seq.finish_reason == "error" and seq.n_generated >= 5
+    assert seq.result.finish_reason == "error" and seq.n_generated >= 5
     after = submit(eng, hot(DIGITS))
     run(eng, after)
     assert re.fullmatch("[0-9]{3,6}", text_of(after)) and eng.scheduler.pools[0].n_used == 0
@@ -295,8 +301,8 @@ def test_a_launch_that_fails_while_masks_are_filled(monkeypatch: pytest.MonkeyPa
 def test_choices_of_one_request_follow_the_grammar_each_on_its_own() -> None:
     eng = engine(stories())
     seq = submit(eng, hot(DIGITS, n=4))
-    run(eng, seq, *seq.forks)
-    texts = [text_of(each) for each in (seq, *seq.forks)]
+    run(eng, seq, *seq.queueing.forks)
+    texts = [text_of(each) for each in (seq, *seq.queueing.forks)]
     assert all(re.fullmatch("[0-9]{3,6}", text) for text in texts) and len(set(texts)) > 1
 
 
@@ -371,7 +377,7 @@ def test_a_grammar_begins_after_its_trigger() -> None:
     ids = seq.tokens[seq.n_prompt :]
     begins = next(i for i in range(len(ids)) if tuple(ids[i : i + len(trigger)]) == trigger) + len(trigger)
     rest = b"".join(map(tokenizer().token_bytes, [i for i in ids[begins:] if i not in tokenizer().eos_ids])).decode()
-    assert re.fullmatch("[0-9]{3,6}", rest) and seq.finish_reason == "stop"
+    assert re.fullmatch("[0-9]{3,6}", rest) and seq.result.finish_reason == "stop"
     assert not set(ids[:begins]) & tokenizer().eos_ids
 
 

@@ -52,6 +52,6 @@ def test_a_request_that_costs_too_much_ends_alone(late: bool, monkeypatch: pytes
     good = submit(eng, hot(DIGITS))
     while not (bad.done and good.done):
         eng.step()
-    assert bad.finish_reason == "error" and "too much time" in str(bad.error)
+    assert bad.result.finish_reason == "error" and "too much time" in str(bad.result.error)
     assert good.tokens[good.n_prompt :] == expected
     strict.close()

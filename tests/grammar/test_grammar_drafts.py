@@ -29,7 +29,7 @@ def replies(kind: str | None, late: bool = False, texts: ListOf[list[int]] = ())
         for grammar, seed, logprobs in CASES
     ]
     written = run(eng, *seqs)
-    assert [str(seq.error) for seq in seqs if seq.error] == []
+    assert [str(seq.result.error) for seq in seqs if seq.result.error] == []
     return written, eng.speculator.stats.n_accepted_tokens if eng.speculator else 0
 
 
@@ -58,8 +58,8 @@ def test_drafts_end_before_what_the_grammar_forbids_or_forces() -> None:
         ("[ab]{2,3}", [a, b, a, b], [a, b]),  # after three letters the text is complete
     ):
         seq = submit(eng, hot(Grammar("regex", pattern)))
-        seq.draft_state = DraftState(0.5)
+        seq.ahead.draft_state = DraftState(0.5)
         seq.set_drafts(drafts)
         cut_drafts(seq)
-        assert list(seq.drafts) == kept, pattern
-        assert all(state.matcher is not seq.request.grammar.matcher for state in seq.draft_state.grammars)  # type: ignore[union-attr]
+        assert list(seq.ahead.drafts) == kept, pattern
+        assert all(state.matcher is not seq.reply.request.grammar.matcher for state in seq.ahead.draft_state.grammars)  # type: ignore[union-attr]

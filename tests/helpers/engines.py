@@ -126,12 +126,12 @@ def run(eng: Engine, *sequences: Sequence) -> list[list[int]]:
     while not all(seq.done for seq in sequences) or (eng.busy and not eng.scheduler.has_work):
         eng.step()
         for group, pool in enumerate(eng.scheduler.pools):
-            pool.check(seq.tables[group].held for seq in eng.scheduler.running)
+            pool.check(seq.memory.tables[group].held for seq in eng.scheduler.running)
         if isinstance(eng.executor.backend, LateBackend):
             blank_free_pages(eng)
     for seq in sequences:
-        if seq.error:
-            raise seq.error
+        if seq.result.error:
+            raise seq.result.error
     return [seq.tokens[seq.n_prompt :] for seq in sequences]
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tahr.config import SamplingParams
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.scheduling.work import SchedulerLimits, StepWork
+from tahr.engine.sequences.parts import Queueing, ReplyState
 from tahr.engine.sequences.sequence import Sequence
 from tahr.executor.output import Output
 from tahr.kv.pages import PagePool, most_held, pages_for
@@ -45,7 +46,8 @@ def scheduler(
 def sequence(prompt: int | list[int], n_new: int, n_before: int = 0, **options: object) -> Sequence:
     """A request; a number stands for a prompt of that length."""
     tokens = [i % N_VOCAB for i in range(prompt)] if isinstance(prompt, int) else list(prompt)
-    return Sequence(tokens, SamplingParams(**options), len(tokens) + n_new, n_before=n_before)  # type: ignore[arg-type]
+    params = SamplingParams(**options)  # type: ignore[arg-type]
+    return Sequence(tokens, params, ReplyState(len(tokens) + n_new), queueing=Queueing(n_before=n_before))
 
 
 def token_after(tokens: list[int]) -> int:
@@ -104,8 +106,8 @@ class NullModel:
 
     def guess(self) -> None:
         for seq in self.sched.running if self.n_drafts else []:
-            if self.speculates(seq) and seq.n_left == 1 and seq.n_generated and not seq.n_ahead:
-                n = self.sched.reserve(seq, min(self.n_drafts, seq.max_length - len(seq.tokens) - 1))
+            if self.speculates(seq) and seq.n_left == 1 and seq.n_generated and not seq.ahead.n_ahead:
+                n = self.sched.reserve(seq, min(self.n_drafts, seq.reply.max_length - len(seq.tokens) - 1))
                 seq.set_drafts([len(seq.tokens) % N_VOCAB] * n)
 
     def launch(self, work: StepWork) -> None:
@@ -113,9 +115,9 @@ class NullModel:
             for step in self.in_flight:  # copies run at once, after everything launched before
                 self.execute(step)
             self.copy(work.copies)
-        step = Launched(work, [], [], {item.sequence.id: list(item.sequence.drafts) for item in work})
+        step = Launched(work, [], [], {item.sequence.id: list(item.sequence.ahead.drafts) for item in work})
         for group, pool in enumerate(self.sched.pools):
-            spans = [(seq, begin, begin + n, seq.tables[group]) for seq, begin, n, *_ in work]
+            spans = [(seq, begin, begin + n, seq.memory.tables[group]) for seq, begin, n, *_ in work]
             for _, begin, end, table in spans:
                 assert all(pool.writable(table.pages[at // PAGE]) for at in range(begin, end)), "others need this page"
                 assert table.first <= first_seen(pool, begin) // PAGE, "a page that is needed was released"
@@ -128,8 +130,8 @@ class NullModel:
         for item in work:
             seq = item.sequence
             runs = self.overlaps and item.samples and not self.speculates(seq)
-            if runs and len(seq.tokens) + seq.n_ahead + 1 < seq.max_length:
-                seq.n_ahead += 1
+            if runs and len(seq.tokens) + seq.ahead.n_ahead + 1 < seq.reply.max_length:
+                seq.ahead.n_ahead += 1
 
     def copy(self, copies: list[PageCopy]) -> None:
         copied = [self.slots[group][source * PAGE : (source + 1) * PAGE] for group, source, _ in copies]
@@ -177,13 +179,13 @@ class NullModel:
 
     def look(self, seq: Sequence) -> None:
         """What tokens after the computed ones see is the sequence's text, in every pool."""
-        for table, slots in zip(seq.tables, self.slots, strict=True):
+        for table, slots in zip(seq.memory.tables, self.slots, strict=True):
             seen = range(first_seen(table.pool, seq.computed), seq.computed)
             assert [slots[slot(table, at)] for at in seen] == [(seq.tokens[at], at) for at in seen]
 
     def pick(self, seq: Sequence) -> None:
         seq.append(token_after(seq.tokens), now=0.0)
-        if len(seq.tokens) >= seq.max_length:
+        if len(seq.tokens) >= seq.reply.max_length:
             seq.end("length")
             self.sched.remove(seq)
 
@@ -211,15 +213,15 @@ class NullModel:
         """Pages are accounted for, and nobody holds a page more than its text and its windows need."""
         running = self.sched.running
         for group, pool in enumerate(self.sched.pools):
-            pool.check(seq.tables[group].held for seq in running)
+            pool.check(seq.memory.tables[group].held for seq in running)
         for seq in running:
-            assert seq.computed <= seq.scheduled <= len(seq.tokens) + seq.n_ahead
-            for table in seq.tables:
-                assert len(table.pages) <= pages_for(len(seq.tokens) + seq.n_ahead, PAGE), "more than a page of waste"
+            assert seq.computed <= seq.scheduled <= len(seq.tokens) + seq.ahead.n_ahead
+            for table in seq.memory.tables:
+                assert len(table.pages) <= pages_for(len(seq.tokens) + seq.ahead.n_ahead, PAGE), "a page wasted"
                 assert len(table) <= table.pool.most_held
             self.look(seq)
         assert not any(
-            any(seq.tables)
+            any(seq.memory.tables)
             for seq in (*self.sched.queues[Output.LOGITS].members, *self.sched.queues[Output.HIDDEN].members)
         ), "a waiting sequence holds pages"
 

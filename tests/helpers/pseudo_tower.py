@@ -204,12 +204,16 @@ def computed(eng: Engine, rows: PromptRows) -> PromptRows:
 
 def replies(eng: Engine, *sequences: Seq) -> list[object]:
     """Tokens and log-probabilities of every choice, once all are there; rows are checked when all is over."""
-    run(eng, *sequences, *(fork for seq in sequences for fork in seq.forks))
+    run(eng, *sequences, *(fork for seq in sequences for fork in seq.queueing.forks))
     rows = eng.scheduler.rows
     assert rows
     rows.check()
     assert not rows.slots.n_held
-    return [(each.tokens, each.logprobs, each.prompt_logprobs) for seq in sequences for each in (seq, *seq.forks)]
+    return [
+        (each.tokens, each.result.logprobs, each.result.prompt_logprobs)
+        for seq in sequences
+        for each in (seq, *seq.queueing.forks)
+    ]
 
 
 def alone(path: Path, parts: Sequence[Part], params: SamplingParams = SHORT, **options: object) -> list[object]:

@@ -62,5 +62,5 @@ def run(engine: Engine, *texts: Greedy) -> None:
     while not all(text.sequence.done for text in texts):
         engine.step()
     for text in texts:
-        if text.sequence.error:
-            raise text.sequence.error
+        if text.sequence.result.error:
+            raise text.sequence.result.error

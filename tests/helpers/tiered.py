@@ -55,15 +55,15 @@ def run(eng: Engine, *sequences: Sequence) -> list[list[int]]:
         eng.step()
         check(eng)
     for seq in sequences:
-        if seq.error:
-            raise seq.error
+        if seq.result.error:
+            raise seq.result.error
     return [seq.tokens[seq.n_prompt :] for seq in sequences]
 
 
 def check(eng: Engine) -> None:
     tiers = eng.scheduler.tiers
     for group, pool in enumerate(eng.scheduler.pools):
-        held = [seq.tables[group].held for seq in eng.scheduler.running]
+        held = [seq.memory.tables[group].held for seq in eng.scheduler.running]
         pool.check([*held, *([tiers.loading[group]] if tiers else [])])
     if tiers and tiers.places.host is not None:
         tiers.places.host.check()
@@ -77,4 +77,4 @@ def reply(eng: Engine, prompt: list[int], n: int = 12) -> tuple[list[int], objec
     run(eng, seq)
     if eng.scheduler.tiers and eng.scheduler.tiers.places.disk:
         assert disk_of(eng).flush(20)
-    return seq.tokens[seq.n_prompt :], seq.logprobs, seq.stats.n_cached_tokens
+    return seq.tokens[seq.n_prompt :], seq.result.logprobs, seq.result.stats.n_cached_tokens

@@ -99,7 +99,7 @@ def test_rows_stay_with_the_salt_they_came_with() -> None:
     for salt in ("a", "b", "a"):
         seq = submit(engine, "qwen3_vl", "three", replace(SHORT, cache_salt=salt))
         assert replies(engine, seq) == alone("qwen3_vl", "three")
-        cached.append(seq.stats.n_cached_tokens)
+        cached.append(seq.result.stats.n_cached_tokens)
     assert cached[:2] == [0, 0] and cached[2] > 0
 
 

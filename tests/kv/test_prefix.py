@@ -25,7 +25,7 @@ class Cached:
 
     def request(self, prompt: list[int], n_new: int = 1, adapter: str = "", **options: object) -> Sequence:
         seq = sequence(prompt, n_new, **options)
-        seq.adapter = adapter
+        seq.adapters.digest = adapter
         self.model.sched.add(seq)
         self.model.run(seq)
         assert seq.tokens == expected(prompt, len(prompt) + n_new)
@@ -33,7 +33,7 @@ class Cached:
 
     def n_computed(self, prompt: list[int], **options: object) -> int:
         seq = self.request(prompt, **options)  # type: ignore[arg-type]
-        return len(prompt) - seq.stats.n_cached_tokens
+        return len(prompt) - seq.result.stats.n_cached_tokens
 
 
 SYSTEM = [0, 1, 2] * 8  # six pages
@@ -132,7 +132,7 @@ def test_running_sequences_are_worth_more_than_old_texts() -> None:
     for i in range(3):
         cache.request([i] * 20)
     long = cache.request([0, 1] * 8, n_new=15)
-    assert long.stats.n_preempted == 0
+    assert long.result.stats.n_preempted == 0
     assert cache.model.sched.pools[0].n_evicted > 0
 
 
@@ -189,7 +189,7 @@ def test_truncated_text_is_not_mistaken_for_what_it_was() -> None:
     seq.tokens.append((seq.tokens[-1] + 1) % 3)
     begun = list(seq.tokens)
     cache.model.run(seq)  # reads back every slot: the pages it had were kept, so they were copied first
-    assert seq.tokens == expected(begun, seq.max_length)
+    assert seq.tokens == expected(begun, seq.reply.max_length)
     assert cache.n_computed([*seq.tokens[:32], 0]) == 1
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tahr import LLM, AsyncLLM, EngineConfig, SamplingParams
+from tahr.engine.sequences.parts import ReplyState
 from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError, GenerateError
 from tahr.generation.delivery import Dispatcher
@@ -308,13 +309,13 @@ def test_a_bad_request_fails_alone_and_at_once(stories: Path, alone: list[str]) 
 
 
 def test_a_request_says_once_that_it_has_something_new_and_again_at_its_end() -> None:
-    seq = Sequence([1], SamplingParams(), 8)
+    seq = Sequence([1], SamplingParams(), ReplyState(8))
     request = Request(seq)
     assert request.add((seq, ("a",), (2,))) and not request.add((seq, ("b",), (3,)))
     chunk = request.next_chunk()
     assert chunk and chunk.text == "ab" and chunk.token_ids == [2, 3]
     assert request.add((seq, ("c",), (4,))) and not request.finished
-    seq.finish_reason = "length"
+    seq.result.finish_reason = "length"
     assert request.add((seq, (), (5,))) and request.finished
 
 
@@ -331,7 +332,7 @@ class CountingWriter(DeferredTextWriter):
 
 def test_a_long_reply_becomes_text_bit_by_bit() -> None:
     writer = CountingWriter()
-    seq = Sequence([1], SamplingParams(), 2000, writer)
+    seq = Sequence([1], SamplingParams(), ReplyState(2000, writer))
     request = Request(seq)
     for token in range(1000):
         request.add((seq, (), (token,)))

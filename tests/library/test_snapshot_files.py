@@ -42,9 +42,16 @@ def same_stories(stories: Path) -> Path:
 # ---- of an earlier version ----------------------------------------------------------------------------------------
 
 
+def content_of(data: bytes) -> tuple[tuple[Any, ...], Any, bytes]:
+    """The start of a snapshot, its header and the rest but the digest; the names of a header may come in any order."""
+    start = START.unpack_from(data)
+    begins = START.size + start[-1]
+    return start, json.loads(data[START.size : begins]), data[begins:-32]
+
+
 @pytest.mark.parametrize("name", WRITTEN)
-def test_the_bytes_of_a_snapshot_have_not_changed(name: str) -> None:
-    assert pack(*unpack(session_of(name))) == session_of(name)
+def test_the_content_of_a_snapshot_has_not_changed(name: str) -> None:
+    assert content_of(pack(*unpack(session_of(name)))) == content_of(session_of(name))
     if name == "speculative":
         assert join(*split(written(name))) == written(name)
 

@@ -180,9 +180,9 @@ def test_hybrids_are_served_as_they_run_alone(case: str, name: str, tmp_path: Pa
         engine.step()
     assert [seq.tokens[len(prompt) :] for seq, prompt in zip(sequences, prompts, strict=True)] == wanted
     parent = engine.submit(ResolvedRequest(prompts[1], greedy(8, n=3), Tally))
-    while not all(seq.done for seq in (parent, *parent.forks)):
+    while not all(seq.done for seq in (parent, *parent.queueing.forks)):
         engine.step()
-    assert [seq.tokens[len(prompts[1]) :] for seq in (parent, *parent.forks)] == [wanted[1]] * 3
+    assert [seq.tokens[len(prompts[1]) :] for seq in (parent, *parent.queueing.forks)] == [wanted[1]] * 3
 
 
 @pytest.mark.parametrize("name", backends_here.NAMES)
@@ -201,7 +201,7 @@ def test_hybrids_go_on_from_the_prefix_cache(
         while not seq.done:
             engine.step()
         assert seq.tokens == alone(loaded, backend, prompt, 8)
-        n_cached.append(seq.stats.n_cached_tokens)
+        n_cached.append(seq.result.stats.n_cached_tokens)
     assert n_cached == [0, 16, 0, 8, 8]
 
 

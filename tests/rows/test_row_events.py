@@ -64,7 +64,7 @@ def test_equal_images_share_pages_and_others_do_not(stories: Path, late: bool) -
         before = len(runs)
         seq = submit_parts(eng, parts, SHORT)
         assert replies(eng, seq) == alone(stories, parts)
-        assert (seq.stats.n_cached_tokens, len(runs) - before) == (n_cached, n_runs)
+        assert (seq.result.stats.n_cached_tokens, len(runs) - before) == (n_cached, n_runs)
 
 
 def test_rows_that_were_dropped_are_computed_again(stories: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_tower_that_fails_takes_only_those_with_it_that_wait_for_it(stories: P
     eng.executor.launch = broken  # type: ignore[method-assign]
     lost, text = submit_parts(eng, IMAGE, SHORT), submit_parts(eng, [TEXT], SHORT)
     assert replies(eng, text) == alone(stories, [TEXT])
-    assert isinstance(lost.error, GenerateError) and "no kernel" in str(lost.error)
+    assert isinstance(lost.result.error, GenerateError) and "no kernel" in str(lost.result.error)
     eng.executor.launch = launch  # type: ignore[method-assign]
     assert replies(eng, submit_parts(eng, IMAGE, SHORT)) == alone(stories, IMAGE)
 
@@ -223,7 +223,7 @@ def test_rows_are_shared_under_one_salt_only(stories: Path) -> None:
     for salt, n_runs, n_cached in (("a", 2, 0), ("b", 4, 0), ("a", 4, 24)):
         seq = submit_parts(eng, [*IMAGE, TEXT[:2]], replace(SHORT, cache_salt=salt))
         replies(eng, seq)
-        assert (len(runs), seq.stats.n_cached_tokens) == (n_runs, n_cached)
+        assert (len(runs), seq.result.stats.n_cached_tokens) == (n_runs, n_cached)
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------

@@ -140,6 +140,6 @@ def test_two_models_keep_rows_apart(stories: Path) -> None:
         for eng in (first, second):
             if eng.busy:
                 eng.step()
-    assert [(one.tokens, one.logprobs, [])] == alone(stories, IMAGE)
-    assert [(other.tokens, other.logprobs, [])] == alone(stories, IMAGE, tower=False)
+    assert [(one.tokens, one.result.logprobs, [])] == alone(stories, IMAGE)
+    assert [(other.tokens, other.result.logprobs, [])] == alone(stories, IMAGE, tower=False)
     assert one.tokens != other.tokens

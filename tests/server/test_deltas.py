@@ -6,6 +6,7 @@ import time
 import pytest
 
 from tahr.config import SamplingParams
+from tahr.engine.sequences.parts import ReplyState
 from tahr.engine.sequences.sequence import Sequence
 from tahr.generation.outputs import Request
 from tahr.text.replies.deltas import (
@@ -52,7 +53,7 @@ def test_a_reader_gets_the_same_wherever_the_chunks_are_cut(cut: int) -> None:
 
 
 def test_chunks_and_the_completion_carry_what_the_events_brought() -> None:
-    sequence = Sequence([1, 2], SamplingParams(), 100)
+    sequence = Sequence([1, 2], SamplingParams(), ReplyState(100))
     request = Request(sequence)
     taken = []
     for delta, pause in zip(REPLY, itertools.cycle((True, False, False))):

@@ -100,7 +100,7 @@ def in_detokenizer(engine: LlmEngine, patch: pytest.MonkeyPatch) -> None:
     def submit(resolved: ResolvedRequest, *more: Any) -> Sequence:
         seq = sound(resolved, *more)
         if is_victims(engine, seq):
-            before(seq.writer, "push", lambda token: seq.n_generated > 3, patch)
+            before(seq.reply.writer, "push", lambda token: seq.n_generated > 3, patch)
         return seq
 
     patch.setattr(inner, "submit", submit)

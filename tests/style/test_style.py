@@ -32,7 +32,6 @@ WIDE_RECORDS = {
     "DeviceInputs": "arrays of a step",
     "StepInputs": "arrays of a step",
     # Not split yet.
-    "Sequence": "not split yet",
     "ServedModel": "not split yet",
     "ServedRequest": "not split yet",
 }

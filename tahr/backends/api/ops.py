@@ -110,7 +110,14 @@ class Ops(Recording):
     def add(self, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
         """x + scale * y."""
 
-    def add_rms_norm(self, x: Tensor, y: Tensor, gain: Vector, eps: float, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    def add_rms_norm(
+        self,
+        x: Tensor,
+        y: Tensor,
+        gain: Vector,
+        eps: float,
+        scale: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:
         """(s, rms_norm(s)) for s = x + scale * y: the seam between two blocks of a residual stream."""
         s = self.add(x, y, scale)
         return s, self.rms_norm(s, gain, eps)

@@ -67,7 +67,14 @@ class RowOps(Backend):
         self._norm(x, None, gain, None, out, eps, 1.0)
         return out
 
-    def add_rms_norm(self, x: Tensor, y: Tensor, gain: Vector, eps: float, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    def add_rms_norm(
+        self,
+        x: Tensor,
+        y: Tensor,
+        gain: Vector,
+        eps: float,
+        scale: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:
         total = self._like(x)
         out = self._like(x)
         self._norm(x, y, gain, total, out, eps, scale)

@@ -8,7 +8,12 @@ import torch
 class LateRows:
     """The rows of a product that nobody has read yet; see `DeviceRows`."""
 
-    def __init__(self, math: torch.dtype, multiply: Callable[[], torch.Tensor], in_parts: Callable[[], torch.Tensor]):
+    def __init__(
+        self,
+        math: torch.dtype,
+        multiply: Callable[[], torch.Tensor],
+        in_parts: Callable[[], torch.Tensor],
+    ):
         self.math = math
         self.multiply = multiply
         self.in_parts = in_parts

@@ -226,7 +226,13 @@ class CudaLoraBank(LoraBank):
         for _, call in self._parts(rows, names, heights, len(out)):
             expand_behind(out, call)
 
-    def begin(self, x: torch.Tensor, rows: Rows, names: Sequence[str], heights: Sequence[int]) -> list[AddedColumns]:
+    def begin(
+        self,
+        x: torch.Tensor,
+        rows: Rows,
+        names: Sequence[str],
+        heights: Sequence[int],
+    ) -> list[AddedColumns]:
         """Let rows of x meet the first factors of the adapters of these linears.
 
         The kernel overlaps with the one that makes x, which it could not after the linears: their library's kernels let

@@ -44,7 +44,12 @@ class Products:
         in_parts = self._in_parts(x, w, bias)
         return in_parts and LateRows(x.data.math, partial(self.multiply, x, w, bias), in_parts)
 
-    def _in_parts(self, x: Tensor, w: torch.Tensor | Compact, bias: Bias) -> Callable[[], torch.Tensor] | None:
+    def _in_parts(
+        self,
+        x: Tensor,
+        w: torch.Tensor | Compact,
+        bias: Bias,
+    ) -> Callable[[], torch.Tensor] | None:
         """A function for a product in parts, where that is faster than the whole."""
         rows = x.data.values
         math = x.data.math

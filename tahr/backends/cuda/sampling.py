@@ -193,7 +193,14 @@ class CudaSampler:
         if edits:
             edits.restore()
 
-    def _run(self, logits: torch.Tensor, fields: torch.Tensor, masks: torch.Tensor, n: int, n_vocab: int) -> None:
+    def _run(
+        self,
+        logits: torch.Tensor,
+        fields: torch.Tensor,
+        masks: torch.Tensor,
+        n: int,
+        n_vocab: int,
+    ) -> None:
         """Launch the kernels; no sample has a mask where `masks` is empty."""
         sizes = kernels.row_sizes(n, logits.stride(0), n_vocab)
         best, best_at, totals, n_broken, group_best, values, ids, listed = self._sized_buffers(

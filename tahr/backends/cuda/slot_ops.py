@@ -49,7 +49,13 @@ class SlotOps(Backend):
         there = buffer.data[:, begin : begin + x.width]
         rows.store(values(x), there, inputs.extras["row_target"], inputs.counts, 1 if x.rows is Rows.LOGITS else 0)
 
-    def _read_slots(self, step: StepInputs, n: int, begin: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _read_slots(
+        self,
+        step: StepInputs,
+        n: int,
+        begin: int,
+        width: int,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Columns of the rows that n tokens name, and which of these there are. What padding names means nothing."""
         buffer = step.rows
         assert buffer

@@ -150,7 +150,13 @@ class VulkanBackend(AttentionOps):
         with raising(GenerateError):
             return [layer.read(pages, self._memory) for layer in kv.paged(group)]
 
-    def write_pages(self, kv: api.KVStore, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
+    def write_pages(
+        self,
+        kv: api.KVStore,
+        pages: Sequence[int],
+        layers: Sequence[Bytes],
+        group: int = 0,
+    ) -> None:
         self._rest()
         with raising(GenerateError):
             for layer, content in zip(kv.paged(group), layers, strict=True):

@@ -104,15 +104,15 @@ class Adapters:
 
     def attach(self, seq: Sequence, stack: AdapterStack) -> None:
         """Let a sequence be computed with a stack, until it is detached."""
-        seq.lora = stack
-        seq.adapter = stack.digest
+        seq.adapters.stack = stack
+        seq.adapters.digest = stack.digest
         self.n_used += len(stack.adapters)
         self._count(stack, 1)
 
     def detach(self, seq: Sequence) -> None:
         """A sequence has ended."""
-        stack = seq.lora
-        seq.lora = NO_STACK
+        stack = seq.adapters.stack
+        seq.adapters.stack = NO_STACK
         self.n_used -= len(stack.adapters)
         self._count(stack, -1)
 

@@ -26,7 +26,7 @@ from tahr.kv.tables import PageCopy, PageTable, n_short
 if TYPE_CHECKING:
     from tahr.engine.tiers.tiers import PageTiers  # arrays are imported there
 
-RANK = attrgetter("rank")
+RANK = attrgetter("queueing.rank")
 
 
 class SequenceMemory:
@@ -68,13 +68,13 @@ class SequenceMemory:
     def add(self, seq: Sequence) -> None:
         """Queue a sequence."""
         if self.prefix and seq.params.cache_prompt:
-            seq.hashes = self.prefix.hashes(seq.adapter, seq.params.cache_salt, seq.rows.spans)
+            seq.memory.hashes = self.prefix.hashes(seq.adapters.digest, seq.params.cache_salt, seq.rows.spans)
         self._enqueue(seq)
 
     def remove(self, seq: Sequence) -> None:
         """Take a sequence out, running or waiting, and release its pages."""
         self._stop_running(seq)
-        self.queues[seq.output].remove(seq)
+        self.queues[seq.wanted.output].remove(seq)
         self._release(seq)
 
     def holds(self, n_tokens: int) -> bool:
@@ -103,31 +103,31 @@ class SequenceMemory:
         It waits without a free place, or if those that wait already and come before it need all that are free.
         """
         assert parent.scheduled == parent.computed, "a sequence in flight cannot be forked"
-        child.hashes = parent.hashes and parent.hashes.fork()
-        queue = self.queues[child.output]
-        queue.rank(child, parent.turn - parent.n_before)
-        child.stats.started_at = parent.stats.started_at
-        child.stats.n_cached_tokens = parent.stats.n_cached_tokens
+        child.memory.hashes = parent.memory.hashes and parent.memory.hashes.fork()
+        queue = self.queues[child.wanted.output]
+        queue.rank(child, parent.queueing.turn - parent.queueing.n_before)
+        child.result.stats.started_at = parent.result.stats.started_at
+        child.result.stats.n_cached_tokens = parent.result.stats.n_cached_tokens
         if not self._has_spare_place(child) or parent.state is State.PREEMPTED:
             self._release(child)
             self._enqueue(child)
             return
         if self.rows and child.rows.seen_by_all:
             self.rows.share(child)
-        child.tables = [table.fork() for table in parent.tables]
+        child.memory.tables = [table.fork() for table in parent.memory.tables]
         child.computed = child.scheduled = parent.computed
-        parent.n_owned = 0  # the page it writes to is shared from now on
+        parent.memory.n_owned = 0  # the page it writes to is shared from now on
         self._start(child)
         if self.slots:
-            self.slots.copy(parent.slot, child.slot)
+            self.slots.copy(parent.memory.slot, child.memory.slot)
         if not child.n_left:
             child.enter(State.DECODING)
 
     def extend(self, seq: Sequence, tokens: ListOf[int]) -> None:
         """Give a sequence that stays more tokens to compute."""
         seq.tokens.extend(tokens)
-        if seq.swapped_out:
-            seq.swapped_out = False
+        if seq.queueing.swapped_out:
+            seq.queueing.swapped_out = False
             self._enqueue(seq)
 
     def reserve(self, seq: Sequence, n: int) -> int:
@@ -136,12 +136,12 @@ class SequenceMemory:
         Guesses take no page that another running sequence may need in this step, and none is copied for them.
         """
         n_here = len(seq.tokens) + n
-        if n_here <= seq.n_owned:
+        if n_here <= seq.memory.n_owned:
             return n
         n_others = len(self.running)
-        if any(t.n_missing(seq.computed, seq.scheduled, n_here) > t.pool.n_free - n_others for t in seq.tables):
-            n_here = min(n_here, min(len(table.pages) for table in seq.tables) * self.page_size)
-        for table in seq.tables:
+        if any(t.n_missing(seq.computed, seq.scheduled, n_here) > t.pool.n_free - n_others for t in seq.memory.tables):
+            n_here = min(n_here, min(len(table.pages) for table in seq.memory.tables) * self.page_size)
+        for table in seq.memory.tables:
             table.release_behind(seq.computed)
             table.take(seq.computed, n_here)
         fits = n_here > len(seq.tokens) and self._owns_pages(seq, n_here)
@@ -149,17 +149,17 @@ class SequenceMemory:
 
     def take_pages(self, seq: Sequence) -> None:
         """Let a new sequence run with pages for all of its tokens, whose keys and values its owner writes."""
-        seq.tables = [PageTable(pool) for pool in self.pools]
-        if not self._has_place(seq.output, swaps=True):
+        seq.memory.tables = [PageTable(pool) for pool in self.pools]
+        if not self._has_place(seq.wanted.output, swaps=True):
             raise KvCacheFull("All sequences that may run at once are at work: wait for one, or raise max_batch_size.")
-        while missing := n_short(seq.tables, seq.computed, seq.scheduled, len(seq.tokens)):
+        while missing := n_short(seq.memory.tables, seq.computed, seq.scheduled, len(seq.tokens)):
             if not self._swap_one_out():
                 n, pool = missing[0]
                 raise KvCacheFull(f"The KV pool has {pool.n_free} free pages, {n} too few for the text.")
-        for table in seq.tables:
+        for table in seq.memory.tables:
             table.take(0, len(seq.tokens))
         seq.computed = seq.scheduled = len(seq.tokens)
-        seq.rank = (1, 0, seq.turn, seq.id)
+        seq.queueing.rank = (1, 0, seq.queueing.turn, seq.id)
         self._start(seq)
         seq.enter(State.DECODING)
 
@@ -173,33 +173,33 @@ class SequenceMemory:
 
         It computes all of its text again if a window has left those tokens, or if it has a state: that cannot go back.
         """
-        if seq.hashes:
-            seq.hashes.cut(n_computed // self.page_size)
+        if seq.memory.hashes:
+            seq.memory.hashes.cut(n_computed // self.page_size)
         is_gone = self.slots and n_computed < seq.computed
-        if is_gone or not all(table.reaches(n_computed) for table in seq.tables):
+        if is_gone or not all(table.reaches(n_computed) for table in seq.memory.tables):
             self._release_pages(seq)
             return
-        for table in seq.tables:
+        for table in seq.memory.tables:
             table.cut(pages_for(n_computed, self.page_size))
         seq.computed = seq.scheduled = n_computed
-        seq.n_owned = 0
+        seq.memory.n_owned = 0
 
     def invalidate(self, seq: Sequence) -> None:
         """Remove what a failed sequence computed from the prefix cache."""
-        for table in seq.tables:
+        for table in seq.memory.tables:
             for page in table.held:
                 table.pool.drop_hash(page)
-        if self.tiers and seq.hashes:
-            self.tiers.forget(seq.hashes)
-        if self.prefix and seq.hashes:
-            self.prefix.remove(seq.hashes, seq.tokens)  # pages that a window has left are released already
+        if self.tiers and seq.memory.hashes:
+            self.tiers.forget(seq.memory.hashes)
+        if self.prefix and seq.memory.hashes:
+            self.prefix.remove(seq.memory.hashes, seq.tokens)  # pages that a window has left are released already
 
     # ---- admitting ---------------------------------------------------------------------------------------------------
 
     def _admit(self, output: Output) -> Sequence | None:
         """Start the first waiting sequence, if there is a place and its text so far fits beside the others' growth."""
         seq = self.queues[output].first
-        if seq is None or seq.blocked_until > self._n_landed or not self._has_place(output, swaps=True):
+        if seq is None or seq.queueing.blocked_until > self._n_landed or not self._has_place(output, swaps=True):
             return None
         found = self._lookup(seq)
         n_reused = tokens_reused(len(found[0].pages), self.page_size, len(seq.tokens)) if found else 0
@@ -211,7 +211,8 @@ class SequenceMemory:
                 for table in found:
                     table.cut(0)
                 return None
-        if self.tiers and seq.hashes and seq.first_row >= len(seq.tokens) and self._fetches(self.tiers, seq, found):
+        is_cached = seq.memory.hashes and seq.wanted.first_row >= len(seq.tokens)
+        if self.tiers and is_cached and self._fetches(self.tiers, seq, found):
             return self._admit(output)
         self.queues[output].pop()
         self._begin(seq, found, n_reused)
@@ -222,7 +223,7 @@ class SequenceMemory:
         n_loaded = tiers.places.stats.n_loaded
         waits = tiers.begin(seq, len(found[0].pages))
         if waits:
-            self.queues[seq.output].remove(seq)
+            self.queues[seq.wanted.output].remove(seq)
         if waits or tiers.places.stats.n_loaded != n_loaded:
             for table in found:
                 table.cut(0)
@@ -232,12 +233,12 @@ class SequenceMemory:
     def _queue_fetched(self, tiers: "PageTiers") -> None:
         """Queue the sequences whose pages have come."""
         for seq in tiers.take_ready():
-            self.queues[seq.output].add(seq)
+            self.queues[seq.wanted.output].add(seq)
 
     def _enqueue(self, seq: Sequence) -> None:
         """Let a sequence wait in the queue, or first for the rows that it reads."""
-        queue = self.queues[seq.output]
-        if self.rows and (seq.rows.spans or seq.source):
+        queue = self.queues[seq.wanted.output]
+        if self.rows and (seq.rows.spans or seq.wanted.source):
             queue.join(seq)
             self.rows.add(seq)
         else:
@@ -246,21 +247,21 @@ class SequenceMemory:
     def _queue_ready(self, rows: RowMemory) -> None:
         """Queue the sequences whose rows are there."""
         for seq in rows.take_ready():
-            self.queues[seq.output].add(seq)
+            self.queues[seq.wanted.output].add(seq)
 
     def _let_wait_for_rows(self, seq: Sequence, found: list[PageTable]) -> None:
         """A queued sequence needs more rows than it did: pages that were to spare it some have been evicted."""
         for table in found:
             table.cut(0)
-        self.queues[seq.output].remove(seq)
+        self.queues[seq.wanted.output].remove(seq)
         assert self.rows
         self.rows.release(seq)
         self.rows.add(seq)
 
     def _n_reused(self, seq: Sequence) -> int:
         """How many tokens of a waiting sequence need not be computed, as far as is known now."""
-        if self.prefix and seq.hashes and seq.first_row >= len(seq.tokens):
-            return self.prefix.n_reused(seq.hashes, seq.tokens)
+        if self.prefix and seq.memory.hashes and seq.wanted.first_row >= len(seq.tokens):
+            return self.prefix.n_reused(seq.memory.hashes, seq.tokens)
         return 0
 
     def _has_place(self, output: Output, swaps: bool = False) -> bool:
@@ -275,15 +276,15 @@ class SequenceMemory:
 
     def _has_spare_place(self, seq: Sequence) -> bool:
         """Whether one more sequence may run besides all that wait and come before it."""
-        queue = self.queues[seq.output]
-        comes_later = queue.first is not None and queue.first.rank < seq.rank
+        queue = self.queues[seq.wanted.output]
+        comes_later = queue.first is not None and queue.first.queueing.rank < seq.queueing.rank
         n_kept = len(queue) if comes_later else 0
-        return self._n_running[seq.output] + n_kept < self.limits.n_seqs and self._has_place(seq.output)
+        return self._n_running[seq.wanted.output] + n_kept < self.limits.n_seqs and self._has_place(seq.wanted.output)
 
     def _lookup(self, seq: Sequence) -> list[PageTable]:
         """Page tables to begin with: the cached beginning of its text, unless rows of it are wanted."""
-        if self.prefix and seq.hashes and seq.first_row >= len(seq.tokens):
-            return self.prefix.lookup(seq.hashes, seq.tokens)
+        if self.prefix and seq.memory.hashes and seq.wanted.first_row >= len(seq.tokens):
+            return self.prefix.lookup(seq.memory.hashes, seq.tokens)
         return [PageTable(pool) for pool in self.pools]
 
     def _has_pages_for(self, tables: list[PageTable], n_computed: int, n_tokens: int) -> bool:
@@ -293,29 +294,29 @@ class SequenceMemory:
         )
 
     def _begin(self, seq: Sequence, found: list[PageTable], n_reused: int) -> None:
-        seq.tables = found
+        seq.memory.tables = found
         seq.computed = seq.scheduled = n_reused
-        if seq.hashes:
+        if seq.memory.hashes:
             assert self.prefix
             self.prefix.count(n_reused)
-            seq.hashes.n_inserted = n_reused // self.page_size
+            seq.memory.hashes.n_inserted = n_reused // self.page_size
         if seq.state is State.WAITING:
-            seq.stats.n_cached_tokens = min(n_reused, seq.n_prompt)
+            seq.result.stats.n_cached_tokens = min(n_reused, seq.n_prompt)
         self._start(seq)
-        if self.slots and self.prefix and seq.hashes:
-            seq.checkpoints = self.prefix.checkpoints_in(seq.hashes, seq.tokens, n_reused)
-            self.prefix.restore_state(seq.hashes, seq.tokens, n_reused, seq.slot)
+        if self.slots and self.prefix and seq.memory.hashes:
+            seq.memory.checkpoints = self.prefix.checkpoints_in(seq.memory.hashes, seq.tokens, n_reused)
+            self.prefix.restore_state(seq.memory.hashes, seq.tokens, n_reused, seq.memory.slot)
         for table in found:  # a prompt that has begun will not stop half-way for want of pages
             table.take(n_reused, len(seq.tokens))
 
     def _start(self, seq: Sequence) -> None:
         seq.enter(State.PREFILLING)
-        seq.stats.started_at = seq.stats.started_at or perf_counter()
+        seq.result.stats.started_at = seq.result.stats.started_at or perf_counter()
         insort(self.running, seq, key=RANK)
-        self._n_running[seq.output] += 1
-        seq.token_slot = self.token_slots.take() if seq.request else 0
+        self._n_running[seq.wanted.output] += 1
+        seq.ahead.token_slot = self.token_slots.take() if seq.reply.request else 0
         if self.slots:
-            seq.slot = self.slots.take()
+            seq.memory.slot = self.slots.take()
 
     # ---- pages of a running sequence ---------------------------------------------------------------------------------
 
@@ -325,7 +326,7 @@ class SequenceMemory:
             return False
         if self._owns_pages(seq, end):
             return True
-        if any(table.n_missing(seq.computed, seq.scheduled, end) for table in seq.tables):
+        if any(table.n_missing(seq.computed, seq.scheduled, end) for table in seq.memory.tables):
             if not self._free_pages_for(seq, end, work):
                 return False
             work.copies += self._grow(seq, end)
@@ -335,11 +336,11 @@ class SequenceMemory:
         """Whether it has pages for its tokens up to `end` that nobody else needs."""
         first = seq.scheduled // self.page_size
         last = (end - 1) // self.page_size
-        for table in seq.tables:
+        for table in seq.memory.tables:
             if not table.may_write(last) or (first < last and not table.may_write(first)):
-                seq.n_owned = 0
+                seq.memory.n_owned = 0
                 return False
-        seq.n_owned = (last + 1) * self.page_size
+        seq.memory.n_owned = (last + 1) * self.page_size
         return True
 
     def _free_pages_for(self, seq: Sequence, end: int, work: StepWork) -> bool:
@@ -347,9 +348,9 @@ class SequenceMemory:
 
         Pages of sequences in flight come back when their step has landed: the sequence waits for that.
         """
-        for table in seq.tables:
+        for table in seq.memory.tables:
             table.release_behind(seq.computed)
-        while missing := n_short(seq.tables, seq.computed, seq.scheduled, end):
+        while missing := n_short(seq.memory.tables, seq.computed, seq.scheduled, end):
             if all(n <= pool.n_leaving for n, pool in missing):
                 return False
             if self._swap_one_out():
@@ -362,8 +363,8 @@ class SequenceMemory:
 
     def _grow(self, seq: Sequence, end: int) -> list[PageCopy]:
         """Take the pages that are missing; those to copy, because others need the ones it is going to write to."""
-        owned = [table.own(seq.scheduled) for table in seq.tables]
-        for table in seq.tables:
+        owned = [table.own(seq.scheduled) for table in seq.memory.tables]
+        for table in seq.memory.tables:
             table.take(seq.computed, end)
         return [PageCopy(group, *pages) for group, pages in enumerate(owned) if pages]
 
@@ -379,10 +380,10 @@ class SequenceMemory:
 
         With an `output`, one of that kind: only such a one has a place to give.
         """
-        seq = next((s for s in reversed(self.running) if s.is_idle and output in (None, s.output)), None)
+        seq = next((s for s in reversed(self.running) if s.is_idle and output in (None, s.wanted.output)), None)
         if seq:
             self._drop(seq)
-            seq.swapped_out = True
+            seq.queueing.swapped_out = True
         return seq is not None
 
     def _preempt(self, seq: Sequence) -> None:
@@ -391,16 +392,16 @@ class SequenceMemory:
 
     def _drop(self, seq: Sequence) -> None:
         self.n_preempted += 1
-        seq.stats.n_preempted += 1
+        seq.result.stats.n_preempted += 1
         self._stop_running(seq)
         self._release(seq)
-        seq.blocked_until = self._n_launched  # steps in flight may still sample a token for it
+        seq.queueing.blocked_until = self._n_launched  # steps in flight may still sample a token for it
         seq.enter(State.PREEMPTED)
 
     def _stop_running(self, seq: Sequence) -> None:
         if seq in self.running:
             self.running.remove(seq)
-            self._n_running[seq.output] -= 1
+            self._n_running[seq.wanted.output] -= 1
 
     def _release(self, seq: Sequence) -> None:
         self._release_pages(seq)
@@ -408,17 +409,17 @@ class SequenceMemory:
             self.rows.release(seq)
         if self.tiers:
             self.tiers.release(seq)
-        self.token_slots.release(seq.token_slot)
-        seq.token_slot = 0
-        if self.slots and seq.slot:
-            self.slots.release(seq.slot)
-            seq.slot = 0
+        self.token_slots.release(seq.ahead.token_slot)
+        seq.ahead.token_slot = 0
+        if self.slots and seq.memory.slot:
+            self.slots.release(seq.memory.slot)
+            seq.memory.slot = 0
 
     def _release_pages(self, seq: Sequence) -> None:
-        for table in seq.tables:
+        for table in seq.memory.tables:
             table.cut(0)
-        seq.computed = seq.scheduled = seq.n_owned = 0
+        seq.computed = seq.scheduled = seq.memory.n_owned = 0
         seq.set_drafts(())
-        seq.draft_state = None  # a draft model's keys and values were in the same pages
-        if seq.hashes:
-            seq.hashes.n_inserted = 0
+        seq.ahead.draft_state = None  # a draft model's keys and values were in the same pages
+        if seq.memory.hashes:
+            seq.memory.hashes.n_inserted = 0

@@ -32,7 +32,7 @@ class RowMemory:
 
     def add(self, seq: Sequence) -> None:
         """Let a sequence wait that is not to be queued before its rows are there, or not at all."""
-        (self.for_host if seq.source else self._waiting)[seq.id] = seq
+        (self.for_host if seq.wanted.source else self._waiting)[seq.id] = seq
 
     def take_ready(self) -> list[Sequence]:
         """The sequences that need not wait any more."""

@@ -14,7 +14,7 @@ from tahr.kv.prefix import PrefixCache
 from tahr.kv.row_slots import RowSlots
 from tahr.kv.slots import StateSlots
 
-LAST_STEP = attrgetter("last_step")
+LAST_STEP = attrgetter("queueing.last_step")
 PATIENCE = 16  # steps that a decoding sequence waits for others' prompts
 
 
@@ -62,7 +62,7 @@ class Scheduler(SequenceMemory):
             return self._schedule_output(Output.LOGITS, self.running)
         turns = sorted(Output, key=lambda output: (output - self._last_output - 1) % len(Output))
         for output in turns:
-            work = self._schedule_output(output, [seq for seq in self.running if seq.output is output])
+            work = self._schedule_output(output, [seq for seq in self.running if seq.wanted.output is output])
             if work:
                 self._last_output = output
                 return work
@@ -79,8 +79,8 @@ class Scheduler(SequenceMemory):
             self._schedule_prefill(output, [seq for seq in running if seq.n_left > most], work)
         if not work:
             self._schedule_decode(decoding, work)
-            left = [] if len(work) == len(running) else [seq for seq in running if seq.last_step != self.n_steps]
-            prefilling = [seq for seq in left if seq.n_left > most]
+            left = running if len(work) < len(running) else []
+            prefilling = [seq for seq in left if seq.queueing.last_step != self.n_steps and seq.n_left > most]
             self._schedule_prefill(output, prefilling, work)
         return work
 
@@ -90,7 +90,7 @@ class Scheduler(SequenceMemory):
         """Whether too few decode for a step of theirs to pay; no sequence waits long for others' prompts."""
         if len(decoding) >= self.limits.n_decoding_first:
             return False
-        return all(self.n_steps - seq.last_step <= PATIENCE for seq in decoding)
+        return all(self.n_steps - seq.queueing.last_step <= PATIENCE for seq in decoding)
 
     def _schedule_decode(self, decoding: list[Sequence], work: StepWork) -> None:
         """All tokens each has to compute; if not all sequences may decode in one step, they take turns.
@@ -102,19 +102,20 @@ class Scheduler(SequenceMemory):
         n_steps = self.n_steps
         for seq in decoding if len(decoding) <= limit else sorted(decoding, key=LAST_STEP):
             begin = seq.scheduled
-            end = len(seq.tokens) + seq.n_ahead
+            end = len(seq.tokens) + seq.ahead.n_ahead
             n = end - begin
             if not 0 < n <= most:
                 continue
             if len(work.sequences) == limit:
                 return
-            if end <= seq.n_owned or self._gets_pages(seq, end, work):
-                if n == 1 and not seq.drafts:
+            if end <= seq.memory.n_owned or self._gets_pages(seq, end, work):
+                if n == 1 and not seq.ahead.drafts:
                     work.add_last(seq, begin)
                 else:
-                    work.add(seq, begin, n, True, max(1 + len(seq.drafts), end - max(begin, seq.first_row)))
+                    n_rows = max(1 + len(seq.ahead.drafts), end - max(begin, seq.wanted.first_row))
+                    work.add(seq, begin, n, True, n_rows)
                 seq.scheduled = end
-                seq.last_step = n_steps
+                seq.queueing.last_step = n_steps
 
     # ---- prefill -----------------------------------------------------------------------------------------------------
 
@@ -133,26 +134,26 @@ class Scheduler(SequenceMemory):
 
     def _prefill(self, seq: Sequence, budget: PrefillBudget, work: StepWork) -> None:
         n = budget.grant(seq) if budget.holds(seq) and len(work) < self.limits.n_most_seqs else 0
-        for position in seq.checkpoints:
+        for position in seq.memory.checkpoints:
             if seq.scheduled < position < seq.scheduled + n:
                 n = position - seq.scheduled
         if n and self._schedule_tokens(seq, n, work):
             budget.spend(seq, n)
-            if seq.scheduled in seq.checkpoints:
+            if seq.scheduled in seq.memory.checkpoints:
                 self._at_checkpoint.append(seq)
 
     def _schedule_tokens(self, seq: Sequence, n: int, work: StepWork) -> bool:
         """Put n tokens of a sequence into the step, if there are pages for them."""
         begin = seq.scheduled
         end = seq.scheduled + n
-        known = len(seq.tokens) + seq.n_ahead
+        known = len(seq.tokens) + seq.ahead.n_ahead
         if not self._gets_pages(seq, known, work):
             return False
         samples = end == known
-        n_sampled = 1 + len(seq.drafts) if samples else 0
-        work.add(seq, begin, n, samples, max(n_sampled, end - max(begin, seq.first_row)))
+        n_sampled = 1 + len(seq.ahead.drafts) if samples else 0
+        work.add(seq, begin, n, samples, max(n_sampled, end - max(begin, seq.wanted.first_row)))
         seq.scheduled = end
-        seq.last_step = self.n_steps
+        seq.queueing.last_step = self.n_steps
         return True
 
     # ---- what a step has computed ------------------------------------------------------------------------------------
@@ -160,9 +161,10 @@ class Scheduler(SequenceMemory):
     def _insert_states(self) -> None:
         """Make the checkpoints that sequences came to with the last step, before the next one changes their states."""
         for seq in self._at_checkpoint:
-            if seq.slot and seq.hashes and seq.scheduled in seq.checkpoints:  # not if it has ended or was preempted
+            held = seq.memory
+            if held.slot and held.hashes and seq.scheduled in held.checkpoints:  # not if it has ended or was preempted
                 assert self.prefix
-                self.prefix.insert_state(seq.hashes, seq.tokens, seq.scheduled, seq.slot)
+                self.prefix.insert_state(held.hashes, seq.tokens, seq.scheduled, held.slot)
                 if self.tiers:
                     self.tiers.keep_state(seq)
         self._at_checkpoint.clear()
@@ -187,15 +189,15 @@ class Scheduler(SequenceMemory):
                 if self.rows and not seq.rows.seen_by_all:
                     self.rows.release(seq)
             else:
-                seq.stats.chunk_ends.append((end, perf_counter()))
+                seq.result.stats.chunk_ends.append((end, perf_counter()))
             if accepted and seq.id in accepted:
                 n_decoded -= n - 1 - accepted[seq.id]
                 end = self._accept(seq, begin + 1 + accepted[seq.id])
-            hashes = seq.hashes
+            hashes = seq.memory.hashes
             if hashes and end >= (hashes.n_inserted + 1) * page_size:
                 assert self.prefix
                 begin = hashes.n_inserted
-                self.prefix.insert(hashes, seq.tokens, seq.tables, end)
+                self.prefix.insert(hashes, seq.tokens, seq.memory.tables, end)
                 if self.tiers:
                     self.tiers.keep(seq, begin, hashes.n_inserted)
         return n_decoded

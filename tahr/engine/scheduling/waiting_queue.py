@@ -3,7 +3,8 @@
 from heapq import heappop, heappush
 
 from tahr.engine.scheduling.policies import Policy
-from tahr.engine.sequences.sequence import Rank, Sequence
+from tahr.engine.sequences.parts import Rank
+from tahr.engine.sequences.sequence import Sequence
 
 PATIENCE = 32  # times the oldest sequence is passed over before it goes first, whatever the policy says
 
@@ -40,7 +41,7 @@ class WaitingQueue:
     def first(self) -> Sequence | None:
         """The sequence to admit next."""
         heap = self._by_rank
-        while heap and (heap[0][1].id not in self._members or heap[0][0] != heap[0][1].rank):
+        while heap and (heap[0][1].id not in self._members or heap[0][0] != heap[0][1].queueing.rank):
             heappop(heap)
         return heap[0][1] if heap else None
 
@@ -48,18 +49,18 @@ class WaitingQueue:
         """Queue a sequence; one that was preempted keeps its rank and age."""
         self.join(seq)
         self._members[seq.id] = seq
-        heappush(self._by_rank, (seq.rank, seq))
+        heappush(self._by_rank, (seq.queueing.rank, seq))
         heappush(self._by_age, (seq.id, seq))
 
     def join(self, seq: Sequence) -> None:
         """Give a new sequence its rank, whether it is queued now or has to wait for something else first."""
-        if not seq.rank:
+        if not seq.queueing.rank:
             self.rank(seq, self._turn)
 
     def rank(self, seq: Sequence, turn: int) -> None:
         """Give a sequence its rank; `turn` is that of the first one of its request."""
-        seq.turn = turn + seq.n_before
-        seq.rank = (1, self._policy(seq), seq.turn, seq.id)
+        seq.queueing.turn = turn + seq.queueing.n_before
+        seq.queueing.rank = (1, self._policy(seq), seq.queueing.turn, seq.id)
 
     def remove(self, seq: Sequence) -> None:
         """Take a sequence out; does nothing if it is not here."""
@@ -72,7 +73,7 @@ class WaitingQueue:
         assert first and oldest, "the queue is empty"
         if oldest is not first:
             self._pass_over(oldest)
-        self._turn = max(self._turn, first.turn)
+        self._turn = max(self._turn, first.queueing.turn)
         self.remove(first)
         return first
 
@@ -83,7 +84,7 @@ class WaitingQueue:
         return heap[0][1] if heap else None
 
     def _pass_over(self, seq: Sequence) -> None:
-        seq.n_passed += 1
-        if seq.n_passed == PATIENCE:
-            seq.rank = (0, 0, seq.id)  # this rank is final: those it waited for must not preempt it
-            heappush(self._by_rank, (seq.rank, seq))
+        seq.queueing.n_passed += 1
+        if seq.queueing.n_passed == PATIENCE:
+            seq.queueing.rank = (0, 0, seq.id)  # this rank is final: those it waited for must not preempt it
+            heappush(self._by_rank, (seq.queueing.rank, seq))

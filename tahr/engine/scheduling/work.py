@@ -100,13 +100,13 @@ class StepWork:
         self.n_tokens.append(1)
         self.samples.append(True)
         self.n_rows.append(1)
-        self.ids.append(~seq.token_slot if seq.n_ahead else seq.tokens[-1])
+        self.ids.append(~seq.ahead.token_slot if seq.ahead.n_ahead else seq.tokens[-1])
 
 
 def token_ahead(seq: Sequence, at: int) -> int:
     """A token that is not the sequence's yet: a draft, or the one that the step in flight samples."""
     place = at - len(seq.tokens)
-    return seq.drafts[place] if place < len(seq.drafts) else ~seq.token_slot
+    return seq.ahead.drafts[place] if place < len(seq.ahead.drafts) else ~seq.ahead.token_slot
 
 
 class PrefillPace:
@@ -175,7 +175,7 @@ class PrefillBudget:
         n = min(seq.n_left, self._chunk, self.n_tokens)
         if self._limits.whole_texts:
             return n if n == seq.n_left else 0
-        n_before = max(0, seq.first_row - seq.scheduled)  # tokens whose rows are not wanted
+        n_before = max(0, seq.wanted.first_row - seq.scheduled)  # tokens whose rows are not wanted
         return n if n_before >= n else min(n, n_before + self._n_row_tokens)
 
     def spend(self, seq: Sequence, n: int) -> None:
@@ -188,4 +188,4 @@ class PrefillBudget:
             self.n_tokens = self._n_together - self._n_forced  # whatever the budget is, the first one was within it
         self.n_seqs -= 1
         self.n_tokens -= n
-        self._n_row_tokens -= max(0, min(n, seq.scheduled - seq.first_row))
+        self._n_row_tokens -= max(0, min(n, seq.scheduled - seq.wanted.first_row))

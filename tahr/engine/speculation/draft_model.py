@@ -74,8 +74,8 @@ class DraftModelProposer:
                 work.add(seq, len(seq.tokens) + depth - 1, 1, True, 1)
         self._collect(passes, ended)
         for seq, _ in requests:
-            if seq.drafts:
-                state_of(seq).n_drafted = len(seq.tokens) + len(seq.drafts) - 1
+            if seq.ahead.drafts:
+                state_of(seq).n_drafted = len(seq.tokens) + len(seq.ahead.drafts) - 1
         if self.steps.sizes.n_first_runs == n_first:  # there was no plan to record or capture
             self._measure(len(requests), n_tokens, depth, perf_counter() - began)
 
@@ -104,11 +104,11 @@ class DraftModelProposer:
 
     def _sample(self, drafting: list[Sequence], handle: Handle, n_unknown: int) -> "DraftPass":
         """Begin to sample a token for each sequence, as if its drafts and `n_unknown` more were its own."""
-        requests = [drafted_request(seq, len(seq.drafts)) for seq in drafting]
-        lengths = [len(seq.tokens) + len(seq.drafts) + n_unknown for seq in drafting]
+        requests = [drafted_request(seq, len(seq.ahead.drafts)) for seq in drafting]
+        lengths = [len(seq.tokens) + len(seq.ahead.drafts) + n_unknown for seq in drafting]
         sampler = self.steps.sampler
         executor = self.steps.executor
-        slots = [seq.token_slot for seq in drafting]
+        slots = [seq.ahead.token_slot for seq in drafting]
         ready = sampler.finish(sampler.prepare(requests, list(range(len(drafting)))), lengths, slots)
         executor.sample(handle, ready.rows)
         follows = any(request.sampling.follows_text or request.grammar for request in requests)
@@ -127,21 +127,21 @@ class DraftModelProposer:
 
     def follow(self, seq: Sequence) -> None:
         """Compute all of a text, so that its pages hold it for both models."""
-        seq.draft_state = DraftState(self.prior)
-        while seq.draft_state.n_drafted < len(seq.tokens):
+        seq.ahead.draft_state = DraftState(self.prior)
+        while seq.ahead.draft_state.n_drafted < len(seq.tokens):
             self.steps.run(self.steps.fill(self._catch_up([DraftRequest(seq, 0)])))
 
     def adopt(self, seq: Sequence) -> None:
         """The pages of a sequence hold all of its text for both models already: those that are full can be found."""
-        seq.draft_state = DraftState(self.prior, n_drafted=len(seq.tokens))
-        self._note_pages(seq, seq.draft_state)
+        seq.ahead.draft_state = DraftState(self.prior, n_drafted=len(seq.tokens))
+        self._note_pages(seq, seq.ahead.draft_state)
 
     # ---- pages of the prefix cache ----------------------------------------------------------------------------
 
     def _note_pages(self, seq: Sequence, state: DraftState) -> None:
         """Note which text the full pages were computed for. A sequence that has just begun looks for its own there."""
-        hashes = seq.hashes
-        pages = seq.tables[0].pages
+        hashes = seq.memory.hashes
+        pages = seq.memory.tables[0].pages
         size = self.steps.executor.facts.memory.page_size
         if hashes is None:
             return
@@ -171,11 +171,11 @@ def add_drafts(sequences: ListOf[Sequence], tokens: ListOf[Sample], ended: set[i
             ended.add(seq.id)
         elif seq.id not in ended:
             token = token_of(sampled)
-            seq.set_drafts([*seq.drafts, token])
-            if token in seq.ends or not leaves_choice(seq, len(seq.drafts)):
+            seq.set_drafts([*seq.ahead.drafts, token])
+            if token in seq.reply.ends or not leaves_choice(seq, len(seq.ahead.drafts)):
                 ended.add(seq.id)
 
 
 def state_of(seq: Sequence) -> DraftState:
-    assert seq.draft_state
-    return seq.draft_state
+    assert seq.ahead.draft_state
+    return seq.ahead.draft_state

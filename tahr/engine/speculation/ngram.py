@@ -29,7 +29,7 @@ class NgramProposer:
             seq.set_drafts(self._buffer(seq).continuation(n_most))
 
     def _buffer(self, seq: Sequence) -> TokenBuffer:
-        state = seq.draft_state
+        state = seq.ahead.draft_state
         assert state
         if state.buffer is None:
             state.buffer = TokenBuffer()

@@ -60,14 +60,14 @@ class Speculator:
 
         Without waiting, the sequences of a batch would take turns: each step would hold half of them, and take as long.
         """
-        return any(seq.speculates and not is_ready(seq) for seq, _ in self._choose(scheduler))
+        return any(seq.ahead.speculates and not is_ready(seq) for seq, _ in self._choose(scheduler))
 
     def propose(self, scheduler: Scheduler) -> None:
         """Give drafts to the sequences that are about to decode."""
         requests: list[DraftRequest] = []
         for seq, length in self._choose(scheduler):
-            if seq.speculates and is_ready(seq):
-                n = scheduler.reserve(seq, min(length, seq.max_length - len(seq.tokens) - 1))
+            if seq.ahead.speculates and is_ready(seq):
+                n = scheduler.reserve(seq, min(length, seq.reply.max_length - len(seq.tokens) - 1))
                 if n > 0:
                     requests.append(DraftRequest(seq, n))
         if requests:
@@ -79,17 +79,19 @@ class Speculator:
         Sequences that wait or prefill count as if they decoded, because they soon will.
         """
         self.costs.token_s = scheduler.pace.token_s
-        decoding = [seq for seq in scheduler.running if seq.state is State.DECODING and seq.output is Output.LOGITS]
+        decoding = [
+            seq for seq in scheduler.running if seq.state is State.DECODING and seq.wanted.output is Output.LOGITS
+        ]
         able = [seq for seq in decoding if may_speculate(seq)]
         n_seqs = max(len(decoding), min(len(scheduler.running) + scheduler.n_waiting, scheduler.limits.n_seqs))
         chosen = list(zip(able, self._lengths(able, n_seqs), strict=True))
         for seq, length in chosen:
-            seq.speculates = length > 0 and not self.failed and self.proposer.may_propose(seq)
+            seq.ahead.speculates = length > 0 and not self.failed and self.proposer.may_propose(seq)
         return chosen
 
     def _draft(self, requests: list[DraftRequest]) -> None:
         """Let the proposer draft. One that fails is not asked again: replies need no drafts."""
-        constrained = [seq for seq, _ in requests if seq.grammar]
+        constrained = [seq for seq, _ in requests if seq.reply.grammar]
         for seq in constrained:
             forget(seq)
         try:
@@ -115,7 +117,7 @@ class Speculator:
         return [length or probe for length, probe in zip(lengths, probes, strict=True)]
 
     def _prospect(self, seq: Sequence) -> Prospect:
-        n_left = min(seq.max_length - len(seq.tokens), REPLY_TOKENS)
+        n_left = min(seq.reply.max_length - len(seq.tokens), REPLY_TOKENS)
         return Prospect(self._state(seq).acceptance, self.proposer.first_seconds(seq) / max(1, n_left))
 
     def _probes(self, able: ListOf[Sequence]) -> list[int]:
@@ -131,9 +133,9 @@ class Speculator:
         return lengths
 
     def _state(self, seq: Sequence) -> DraftState:
-        if seq.draft_state is None:
-            seq.draft_state = DraftState(self._acceptance)
-        return seq.draft_state
+        if seq.ahead.draft_state is None:
+            seq.ahead.draft_state = DraftState(self._acceptance)
+        return seq.ahead.draft_state
 
     # ---- after a step -----------------------------------------------------------------------------------------
 
@@ -145,15 +147,15 @@ class Speculator:
         if sum(map(len, drafts.values())) > 2 * sum(accepted.values()):
             self._patience = min(2 * self._patience, MOST_PATIENCE)
         for item in work:
-            state = item.sequence.draft_state
+            state = item.sequence.ahead.draft_state
             if state is None:
                 continue
             if item.sequence.id in drafts:
                 n_drafts = len(drafts[item.sequence.id])
                 n_right = accepted[item.sequence.id]
                 self._learn(state, n_drafts, n_right, item.begin + 1 + n_right)
-                item.sequence.stats.n_draft_tokens += n_drafts
-                item.sequence.stats.n_accepted_tokens += n_right
+                item.sequence.result.stats.n_draft_tokens += n_drafts
+                item.sequence.result.stats.n_accepted_tokens += n_right
             else:
                 state.n_since_draft += 1
 
@@ -170,7 +172,7 @@ def may_speculate(seq: Sequence) -> bool:
 
     Mirostat follows every sample; a budget of thinking appends tokens between two.
     """
-    request = seq.request
+    request = seq.reply.request
     params = seq.params
     if request is None or not params.speculative:
         return False
@@ -179,4 +181,4 @@ def may_speculate(seq: Sequence) -> bool:
 
 def is_ready(seq: Sequence) -> bool:
     """Whether all of its tokens are known and all but the last computed, with nothing of it in flight."""
-    return not seq.n_ahead and seq.computed == seq.scheduled == len(seq.tokens) - 1
+    return not seq.ahead.n_ahead and seq.computed == seq.scheduled == len(seq.tokens) - 1

@@ -28,7 +28,7 @@ class AdapterRows:
 
         And whether the rows are others than those of the step before.
         """
-        stacks = [seq.lora for seq in work.sequences]
+        stacks = [seq.adapters.stack for seq in work.sequences]
         wanted = stacks, work.n_tokens, work.n_rows
         if wanted == self._filled:
             return self.n_rounds, False

@@ -30,7 +30,7 @@ class TableRows:
         n_written = self._n_written
         group = self._group
         for index, seq in enumerate(sequences):
-            pages = seq.tables[group].pages
+            pages = seq.memory.tables[group].pages
             if pages is not seen[index] or len(pages) != n_written[index]:
                 self._rows[index][: len(pages)] = pages
                 seen[index] = pages
@@ -70,7 +70,7 @@ class Batch:
         if (counts, row_counts) != self._counts:
             self._fill_counts(counts, row_counts)
         if self._has_states:
-            self.step.state_slots[: len(sequences)] = [seq.slot for seq in sequences]
+            self.step.state_slots[: len(sequences)] = [seq.memory.slot for seq in sequences]
         self.seq_lens = list(map(add, begins, counts))
         for lengths in self._seq_lens:
             self._write_lengths(lengths, 0, *self.seq_lens)
@@ -118,7 +118,7 @@ class Batch:
         write(self._positions, 0, *begins)
         for group, slots in enumerate(self._slots):
             pairs = zip(sequences, begins, strict=True)
-            write(slots, 0, *[seq.tables[group].pages[at // size] * size + at % size for seq, at in pairs])
+            write(slots, 0, *[seq.memory.tables[group].pages[at // size] * size + at % size for seq, at in pairs])
 
 
 def writer_of(n: int) -> Callable[..., None]:

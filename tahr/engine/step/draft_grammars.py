@@ -11,30 +11,30 @@ from tahr.grammar.state import GrammarState
 
 def grammar_after(seq: Sequence, n: int) -> GrammarState | None:
     """Where the grammar of a sequence stands after its first n drafts. Raises `GrammarError` if it forbids one."""
-    state = seq.grammar
+    state = seq.reply.grammar
     if state is None or not n:
         return state
-    assert seq.draft_state
-    known = seq.draft_state.grammars
+    assert seq.ahead.draft_state
+    known = seq.ahead.draft_state.grammars
     while len(known) < n:
         following = (known[-1] if known else state).fork()
-        following.advance(seq.drafts[len(known)])
+        following.advance(seq.ahead.drafts[len(known)])
         known.append(following)
     return known[n - 1]
 
 
 def forget(seq: Sequence) -> None:
     """Its drafts are about to be others."""
-    if seq.draft_state:
-        seq.draft_state.grammars.clear()
+    if seq.ahead.draft_state:
+        seq.ahead.draft_state.grammars.clear()
 
 
 def cut_drafts(seq: Sequence) -> None:
     """Keep the drafts that the grammar allows, up to one after which the text ends or tokens are forced."""
     n = 0
-    while n < len(seq.drafts) and leaves_choice(seq, n + 1):
+    while n < len(seq.ahead.drafts) and leaves_choice(seq, n + 1):
         n += 1
-    seq.set_drafts(seq.drafts[:n])
+    seq.set_drafts(seq.ahead.drafts[:n])
 
 
 def leaves_choice(seq: Sequence, n: int) -> bool:

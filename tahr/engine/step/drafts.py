@@ -27,8 +27,8 @@ class AcceptedTokens(NamedTuple):
 
 def drafted_request(seq: Sequence, n: int) -> SampleRequest:
     """The request of the row after the first n drafts: what follows the text takes them for its own."""
-    request = seq.request
-    drafts = seq.drafts[:n]
+    request = seq.reply.request
+    drafts = seq.ahead.drafts[:n]
     assert request
     if not drafts or not (request.sampling.follows_text or request.grammar):
         return request

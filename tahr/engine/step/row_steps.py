@@ -105,8 +105,8 @@ class RowSteps:
             else:
                 wanted.popleft()
         for seq in self.rows.for_host.values():
-            assert seq.source
-            yield WantedRows(seq.source, sequence=seq)
+            assert seq.wanted.source
+            yield WantedRows(seq.wanted.source, sequence=seq)
 
 
 class TowerBatch:

@@ -26,16 +26,16 @@ class SamplePlan:
         ends = list(accumulate(work.n_rows))
         # Sorted by age, so that requests keep their places when one of them is scheduled in another order.
         items = sorted(range(len(ids)), key=ids.__getitem__)
-        self._owners = [i for i in items if samples[i] and sequences[i].request]  # item of each token
+        self._owners = [i for i in items if samples[i] and sequences[i].reply.request]  # item of each token
         self.sampled = [sequences[i] for i in self._owners]
-        self.requests = [request for seq in self.sampled if (request := seq.request)]
+        self.requests = [request for seq in self.sampled if (request := seq.reply.request)]
         self.rows = [ends[i] - 1 for i in self._owners]  # the row of logits each token is sampled from
         self.parents: list[Sequence] = []  # the sequences that the others of `sampled` are forked from
         self.drafts: dict[int, ListOf[int]] = {}  # drafts by the id of the sequence
         self._n_after: list[int] = []  # drafts after each token's row; empty: there are none
-        if [seq for seq in self.sampled if seq.drafts or seq.forks]:
+        if [seq for seq in self.sampled if seq.ahead.drafts or seq.queueing.forks]:
             self._add_choices()
-        self.constrained = [seq for seq in self.sampled if seq.grammar]
+        self.constrained = [seq for seq in self.sampled if seq.reply.grammar]
         self.wants_rows = ends[-1] > len(set(self.rows))  # others than those to sample from
 
     def _add_choices(self) -> None:
@@ -45,7 +45,7 @@ class SamplePlan:
             column.clear()
         for seq, row, item in found:
             choices = self._choices(seq)
-            n_drafts = len(seq.drafts)
+            n_drafts = len(seq.ahead.drafts)
             self.sampled += choices
             self.requests += [drafted_request(each, n) for n, each in enumerate(choices)]
             self.rows += range(row - n_drafts, row + 1) if n_drafts else [row] * len(choices)
@@ -54,13 +54,13 @@ class SamplePlan:
 
     def _choices(self, seq: Sequence) -> list[Sequence]:
         """A sequence once for each token that is sampled for it, or with the choices that are forked from it."""
-        if seq.drafts:
-            self.drafts[seq.id] = seq.drafts
-            return [seq] * (1 + len(seq.drafts))
-        if not seq.forks or seq.n_generated:
+        if seq.ahead.drafts:
+            self.drafts[seq.id] = seq.ahead.drafts
+            return [seq] * (1 + len(seq.ahead.drafts))
+        if not seq.queueing.forks or seq.n_generated:
             return [seq]
         self.parents.append(seq)
-        return [seq, *(fork for fork in seq.forks if not fork.done)]
+        return [seq, *(fork for fork in seq.queueing.forks if not fork.done)]
 
     def lengths(self, seq_lens: ListOf[int]) -> list[int]:
         """How many tokens come before each that is sampled, by the lengths of the step's sequences."""
@@ -69,7 +69,7 @@ class SamplePlan:
 
     def slots(self) -> list[int]:
         """The token slots that samples go to; none for drafts, and for choices that are not forked yet."""
-        return [0 if seq.drafts else seq.token_slot for seq in self.sampled]
+        return [0 if seq.ahead.drafts else seq.ahead.token_slot for seq in self.sampled]
 
     def holds(self, work: StepWork) -> bool:
         """Whether it says the same of another step."""

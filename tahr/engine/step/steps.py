@@ -64,7 +64,7 @@ class Steps:
         self._batch.fill(work)
         extras = self._row_columns.fill(work) if self._row_columns else 0
         n_rounds, sends_rows = self._fill_adapters(work) if with_adapters else (0, False)
-        output = work.sequences[0].output
+        output = work.sequences[0].wanted.output
         inputs = self.inputs
         counts = inputs.n_tokens, inputs.n_rows, inputs.n_seqs, self._batch.n_most
         bucket = self.sizes.choose(output, n_rounds, counts, extras)
@@ -97,7 +97,9 @@ class Steps:
         executor, which copies them first.
         """
         samples = step.samples
-        step.waits = bool(samples.constrained) and any(seq.n_ahead > len(seq.drafts) for seq in samples.constrained)
+        step.waits = bool(samples.constrained) and any(
+            seq.ahead.n_ahead > len(seq.ahead.drafts) for seq in samples.constrained
+        )
         batch = None if step.waits else self.sampler.prepare(samples.requests, samples.rows)
         copies = take_copies() if take_copies else None
         request = step.request._replace(state_copies=copies) if copies else step.request

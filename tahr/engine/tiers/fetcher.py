@@ -101,9 +101,9 @@ class PageFetcher:
         if seq.id in self._tried or n_most <= n_found or len(self._fetches) == MAX_FETCHES:
             return False
         self._tried.add(seq.id)
-        assert seq.hashes
-        seq.hashes.of(seq.tokens, n_most - 1)
-        fetch = Fetch(seq, seq.hashes.known[:n_most], n_found, [[] for _ in self._pools])
+        assert seq.memory.hashes
+        seq.memory.hashes.of(seq.tokens, n_most - 1)
+        fetch = Fetch(seq, seq.memory.hashes.known[:n_most], n_found, [[] for _ in self._pools])
         fetch.steps = self._bring(fetch)
         self._fetches[seq.id] = fetch
         self._advance(fetch)

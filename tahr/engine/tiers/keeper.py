@@ -24,10 +24,10 @@ class PageKeeper:
 
     def keep(self, seq: Sequence, begin: int, end: int) -> None:
         """Copy the pages of a text that have become full, as far as there is memory to copy them to."""
-        assert seq.hashes
+        assert seq.memory.hashes
         places = self._places
         n_run = places.n_run
-        hashes = seq.hashes.known
+        hashes = seq.memory.hashes.known
         runs: list[ListOf[bytes]] = []
         if places.disk_pays:
             runs = [hashes[run * n_run : (run + 1) * n_run] for run in range(begin // n_run, end // n_run)]
@@ -45,10 +45,10 @@ class PageKeeper:
         """Copy the state after all that is scheduled of a sequence, before the next step changes it."""
         places = self._places
         if places.port.n_storable(1, STATES):
-            assert seq.hashes
-            last = seq.hashes.of(seq.tokens, seq.scheduled // places.prefix.page_size - 1)
+            assert seq.memory.hashes
+            last = seq.memory.hashes.of(seq.tokens, seq.scheduled // places.prefix.page_size - 1)
             copied = CopiedPages()
-            copied.add(STATES, [last], places.port.store([seq.slot], STATES))
+            copied.add(STATES, [last], places.port.store([seq.memory.slot], STATES))
             self._states[seq.id] = seq.scheduled, copied
             self._keep_state(seq)
 
@@ -102,10 +102,10 @@ class PageKeeper:
         if seq.computed < position:
             return
         del self._states[seq.id]
-        assert seq.hashes
+        assert seq.memory.hashes
         places = self._places
         end = position // places.prefix.page_size
-        hashes = seq.hashes.known[:end]
+        hashes = seq.memory.hashes.known[:end]
         self._on_their_way.append(copied)
         if not places.disk_pays:
             return

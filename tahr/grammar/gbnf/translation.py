@@ -111,7 +111,13 @@ def lark(node: Node, numbers: dict[str, str]) -> str:
     return joined(node, parts, " ", " | ", lambda text: f"({text})") or '""'
 
 
-def joined(node: Node, parts: Sequence[str], between: str, either: str, group: Callable[[str], str]) -> str:
+def joined(
+    node: Node,
+    parts: Sequence[str],
+    between: str,
+    either: str,
+    group: Callable[[str], str],
+) -> str:
     """The parts of a node, which are written already, put together."""
     if isinstance(node, Repeat):
         return group(parts[0] or '""' if between else parts[0]) + times(node)

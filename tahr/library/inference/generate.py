@@ -8,6 +8,7 @@ from tahr.backends.api import Floats
 from tahr.config import SamplingParams
 from tahr.engine.accept import accept_token
 from tahr.engine.sampling.sampling_state import SampleRequest, SamplingState
+from tahr.engine.sequences.parts import ReplyState
 from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError, TahrError
 from tahr.generation.writers import TextWriter, has_text, line_limits
@@ -34,7 +35,7 @@ def open_reply(
     continuing = is_bound or has_text(tokenizer, prompt)
     writer = TextWriter(tokenizer, params.stop, continuing, line_limits(params))
     request = SampleRequest(sampling, tokens, len(tokens), grammar)
-    return Sequence(tokens, params, len(tokens) + max_tokens, writer, request, ends=ends)
+    return Sequence(tokens, params, ReplyState(len(tokens) + max_tokens, writer, request, ends))
 
 
 def decode(session: Session, logits: Floats, reply: Sequence) -> Iterator[str]:
@@ -42,12 +43,13 @@ def decode(session: Session, logits: Floats, reply: Sequence) -> Iterator[str]:
 
     The session needs memory for one fewer: the last token is never fed.
     """
-    assert reply.request
+    request = reply.reply.request
+    assert request
     text = session.sequence
     n_tokens = session.length
     sampler = session.engine.steps.sampler
-    while reply.n_generated + reply.n_prompt < reply.max_length:
-        (sampled,) = sampler.sample([reply.request], logits[None])
+    while reply.n_generated + reply.n_prompt < reply.reply.max_length:
+        (sampled,) = sampler.sample([request], logits[None])
         if isinstance(sampled, TahrError):
             raise sampled
         deltas, reason = accept_token(reply, sampled, perf_counter())

@@ -143,7 +143,7 @@ class Session:
     def _held(self) -> tuple[ListOf[int], int]:
         """The pages and the slot of the text."""
         seq = self._seq
-        return (seq.tables[0].pages if seq and seq.tables else []), (seq.slot if seq else 0)
+        return (seq.memory.tables[0].pages if seq and seq.memory.tables else []), (seq.memory.slot if seq else 0)
 
     def restore(self, copy: KvCopy) -> None:
         """Hold exactly what was copied."""

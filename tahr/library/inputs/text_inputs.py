@@ -91,7 +91,12 @@ class TextInputs:
         prompts = self.encoding.prompts if self.encoding else {}
         return next((prompts[name] for name in INPUT_TYPES[input_type] if name in prompts), "")
 
-    def encode(self, text: str | ListOf[int], prompt: str = "", truncate: int | None = None) -> list[int]:
+    def encode(
+        self,
+        text: str | ListOf[int],
+        prompt: str = "",
+        truncate: int | None = None,
+    ) -> list[int]:
         """The tokens of a text, or those given; with `truncate`, its first so many, the last ones closing it."""
         tokens = self._cut(text, prompt, self.limit(truncate))
         return self.padding.padded(tokens) if self.padding else tokens

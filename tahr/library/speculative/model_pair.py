@@ -50,6 +50,6 @@ def keep(pair: ModelPair, seq: Sequence) -> None:
     """Let the pages of a sequence be found in the prefix cache, with what they hold of both models."""
     scheduler = pair.engine.scheduler
     assert scheduler.prefix
-    seq.hashes = scheduler.prefix.hashes()
-    scheduler.prefix.insert(seq.hashes, seq.tokens, seq.tables, len(seq.tokens))
+    seq.memory.hashes = scheduler.prefix.hashes()
+    scheduler.prefix.insert(seq.memory.hashes, seq.tokens, seq.memory.tables, len(seq.tokens))
     pair.proposer.adopt(seq)

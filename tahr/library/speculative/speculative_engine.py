@@ -74,7 +74,7 @@ class SpeculativeEngine:
             return ""
         # The least number of tokens counts from the prompt on, the most from here.
         seq = self._submit(replace(self.sampler, max_tokens=max(max_tokens, self.sampler.min_tokens)))
-        seq.max_length = min(seq.max_length, len(self._tokens) + max_tokens)
+        seq.reply.max_length = min(seq.reply.max_length, len(self._tokens) + max_tokens)
         texts: list[str] = []
 
         def on_events(events: list[Event]) -> None:
@@ -88,11 +88,11 @@ class SpeculativeEngine:
             Driver(self._pair.engine).run(lambda: seq.done, on_events)
         finally:
             self._pair.engine.abort(seq)  # the next text must not be mixed with this one if the callback raised
-        if seq.error:
-            raise seq.error
-        assert seq.request
+        if seq.result.error:
+            raise seq.result.error
+        assert seq.reply.request
         self._tokens = seq.tokens
-        self._mu = float(seq.request.sampling.mu)
+        self._mu = float(seq.reply.request.sampling.mu)
         return "".join(texts)
 
     def _submit(self, params: SamplingParams) -> Sequence:
@@ -103,10 +103,10 @@ class SpeculativeEngine:
             return TextWriter(tokenizer, params.stop, continuing, line_limits(params))
 
         seq = self._pair.engine.submit(ResolvedRequest(self._tokens, params, new_writer))
-        assert seq.request
+        assert seq.reply.request
         # Random numbers, penalties and mirostat go on where the reply stopped.
-        seq.request.n_prompt = self._n_prompt
-        seq.request.sampling.mu = seq.request.sampling.mu if self._mu is None else self._mu
+        seq.reply.request.n_prompt = self._n_prompt
+        seq.reply.request.sampling.mu = seq.reply.request.sampling.mu if self._mu is None else self._mu
         return seq
 
     # ---- snapshots --------------------------------------------------------------------------------------------

@@ -7,8 +7,9 @@ import numpy as np
 
 from tahr.backends.api import Floats
 from tahr.engine.engine import Engine
+from tahr.engine.sequences.parts import NO_ROW
 from tahr.engine.sequences.prompt_rows import PromptRows
-from tahr.engine.sequences.sequence import NO_ROW, Sequence
+from tahr.engine.sequences.sequence import Sequence
 from tahr.speech.decoding.rules import Row, allowed_logits, log_probabilities, log_sum
 from tahr.speech.decoding.tokens import SpeechTokens
 
@@ -93,8 +94,8 @@ class WindowTexts:
         """Raise what went wrong with one of them."""
         for text in self.texts:
             assert text.sequence
-            if text.sequence.error:
-                raise text.sequence.error
+            if text.sequence.result.error:
+                raise text.sequence.result.error
 
 
 def probability(row: Row, token: int | None, tokens: SpeechTokens) -> float:

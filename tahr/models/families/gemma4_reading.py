@@ -56,7 +56,14 @@ def kind_of(kind: LayerKind, cfg: ModelConfig, ffn_width: int, heads: tuple[Rope
     return replace(kind, rope=rope, head_dim=head_dim, n_kv_heads=n_kv_heads, ffn_width=ffn_width)
 
 
-def shaped(f: Fields, cfg: ModelConfig, kinds: list[LayerKind], head_dim: int, own: int, cap: str) -> ModelConfig:
+def shaped(
+    f: Fields,
+    cfg: ModelConfig,
+    kinds: list[LayerKind],
+    head_dim: int,
+    own: int,
+    cap: str,
+) -> ModelConfig:
     """Fill in the facts that both kinds of file leave out."""
     n_own = cfg.n_layers - cfg.n_kv_shared
     if {bool(kind.window) for kind in kinds[n_own:]} - {bool(kind.window) for kind in kinds[:n_own]}:

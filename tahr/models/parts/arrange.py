@@ -40,7 +40,13 @@ class Tensors(Mapping[str, HostTensor]):
     def __len__(self) -> int:
         return len(self._made)
 
-    def split(self, part: str, heights: Mapping[str, int], n_groups: int = 1, stem: str = "model") -> None:
+    def split(
+        self,
+        part: str,
+        heights: Mapping[str, int],
+        n_groups: int = 1,
+        stem: str = "model",
+    ) -> None:
         """Cut the rows of `part` into linears of these heights in every layer, `n_groups` times over."""
         for prefix, kind in self.found(part, stem):
             whole = kept(self._made.pop(f"{prefix}{part}.{kind}"), len(heights))
@@ -85,7 +91,12 @@ class Tensors(Mapping[str, HostTensor]):
             codes, scales = (self.take(f"{prefix}{part}_{side}.{kind}") for side in ("blocks", "scales"))
             self._made[f"{prefix}{part}.{kind}"] = mxfp4(codes, scales)
 
-    def replace(self, names: Sequence[str], name: str, make: Callable[[Mapping[str, Make]], HostTensor]) -> None:
+    def replace(
+        self,
+        names: Sequence[str],
+        name: str,
+        make: Callable[[Mapping[str, Make]], HostTensor],
+    ) -> None:
         """Have `name` in place of some tensors, made of them when it is asked for."""
         self._made[name] = Joined(name, {old: self._made.pop(old) for old in names}, make)
 

@@ -37,15 +37,15 @@ class LlmStream:
     @property
     def progress(self) -> PromptProgress:
         seq = self._first
-        return PromptProgress(seq.n_prompt, seq.stats.n_cached_tokens, min(seq.computed, seq.n_prompt))
+        return PromptProgress(seq.n_prompt, seq.result.stats.n_cached_tokens, min(seq.computed, seq.n_prompt))
 
     @property
     def chunk_ends(self) -> Sequence[tuple[int, float]]:
-        return self._first.stats.chunk_ends
+        return self._first.result.stats.chunk_ends
 
     @property
     def prompt_logprobs(self) -> "Sequence[SampledToken]":
-        return self._first.prompt_logprobs
+        return self._first.result.prompt_logprobs
 
 
 class LlmEngine:

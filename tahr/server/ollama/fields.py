@@ -142,7 +142,12 @@ def messages_of(messages: Sequence[OllamaMessage]) -> list[Message]:
     return [message_of(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
-def content_of(text: str | None, role: str, images: Sequence[str] | None, where: str) -> str | list[ContentPart] | None:
+def content_of(
+    text: str | None,
+    role: str,
+    images: Sequence[str] | None,
+    where: str,
+) -> str | list[ContentPart] | None:
     """A text, with its images before it."""
     if not images:
         return text if text is not None or role == "assistant" else ""

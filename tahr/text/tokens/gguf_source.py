@@ -102,7 +102,13 @@ def _refuse(name: str, value: Any, wanted: str) -> NoReturn:
     )
 
 
-def _array(metadata: Mapping[str, Any], name: str, n: int, dtype: Any, default: float) -> NDArray[Any]:
+def _array(
+    metadata: Mapping[str, Any],
+    name: str,
+    n: int,
+    dtype: Any,
+    default: float,
+) -> NDArray[Any]:
     if KEY + name not in metadata:
         return np.full(n, default, dtype)
     try:

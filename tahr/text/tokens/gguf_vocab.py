@@ -94,7 +94,12 @@ def _library_finder(source: VocabSource, ids: Mapping[str, int], between: int) -
     return found
 
 
-def _with_between(text: str, found: Iterator[Span], between: int, swallows: Callable[[int], bool]) -> Iterator[Span]:
+def _with_between(
+    text: str,
+    found: Iterator[Span],
+    between: int,
+    swallows: Callable[[int], bool],
+) -> Iterator[Span]:
     """Tokens as `SpecialNames` finds them, with the stretches between them and the white space that some take along."""
     last = 0
     for start, stop, token in found:

@@ -10,7 +10,12 @@ from tahr.text.tokens.vocab import MAX_VOCAB, Ends, end_markers, shorten
 _WITHOUT_SWITCHES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
-def ends_of(parsing: Any, added: dict[str, int], config: Mapping[str, Any], generation: Mapping[str, Any]) -> Ends:
+def ends_of(
+    parsing: Any,
+    added: dict[str, int],
+    config: Mapping[str, Any],
+    generation: Mapping[str, Any],
+) -> Ends:
     bos = named(parsing, config, "bos_token")
     eos = named(parsing, config, "eos_token")
     stated = ends_of_replies(generation.get("eos_token_id"), parsing, set() if eos is None else {eos})
@@ -77,7 +82,13 @@ def processor_between(parsing: Any, suffix: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(pair[at[0] + len(first) : at[-1]]) if len(at) > 1 and at[-1] > at[0] + len(first) else suffix
 
 
-def switched(ids: tuple[int, ...], token: int | None, wanted: bool | None, *, at_front: bool) -> tuple[int, ...]:
+def switched(
+    ids: tuple[int, ...],
+    token: int | None,
+    wanted: bool | None,
+    *,
+    at_front: bool,
+) -> tuple[int, ...]:
     """Ends with the configuration's own switch for this token applied, where there is one."""
     if wanted is None or token is None or wanted == (token in ids):
         return ids

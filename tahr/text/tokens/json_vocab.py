@@ -62,7 +62,12 @@ def _encode_all(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def _vocab(tree: dict[str, Any], parsing: Any, config: Mapping[str, Any], generation: Mapping[str, Any]) -> Vocab:
+def _vocab(
+    tree: dict[str, Any],
+    parsing: Any,
+    config: Mapping[str, Any],
+    generation: Mapping[str, Any],
+) -> Vocab:
     added = {token["id"]: token for token in tree.get("added_tokens") or ()}
     special = frozenset(i for i, token in added.items() if token.get("special"))
     alphabet = alphabet_of(tree)

@@ -21,7 +21,12 @@ def damaged(name: str, what: str) -> CorruptFile:
     return CorruptFile(f"The quantised matrix {name} is damaged: {what}. Fetch the model again.")
 
 
-def words(name: str, tensor: HostTensor, shape: tuple[int, ...] | None = None, n_axes: int = 2) -> Words:
+def words(
+    name: str,
+    tensor: HostTensor,
+    shape: tuple[int, ...] | None = None,
+    n_axes: int = 2,
+) -> Words:
     """32-bit words of that shape, or of any that has so many axes."""
     if tensor.format.name not in ("I32", "U32"):
         raise damaged(name, f"{tensor.name} is stored as {tensor.format.name}, not as 32-bit integers")
