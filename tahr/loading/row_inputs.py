@@ -43,12 +43,23 @@ def inputs_of(decoder: Decoder, config: EngineConfig) -> RowInputs | None:
 def make_row_store(backend: Backend, decoder: Decoder, inputs: RowInputs) -> RowStore | None:
     """Row slots, up to the memory they may take."""
     backend.check_rows()
+    n_slots = n_row_slots(decoder, inputs)
+    return backend.row_store(n_slots, decoder.row_width) if n_slots else None
+
+
+def n_row_slots(decoder: Decoder, inputs: RowInputs) -> int:
+    """Row slots that the memory for them holds; 0: the model reads none."""
     if inputs.n_bytes is None:
-        return None
-    n_slots = inputs.n_bytes // (ROW_NUMBER_BYTES * decoder.row_width)
+        return 0
+    n_slots = inputs.n_bytes // row_bytes(decoder)
     if n_slots < 1:
         raise ConfigError(f"{inputs.n_bytes} bytes hold no row of {decoder.row_width} numbers: give rows more memory.")
-    return backend.row_store(n_slots, decoder.row_width)
+    return n_slots
+
+
+def row_bytes(decoder: Decoder) -> int:
+    """Memory of a row slot."""
+    return ROW_NUMBER_BYTES * decoder.row_width
 
 
 def extras_of(decoder: Decoder) -> int:

@@ -11,9 +11,10 @@ from tahr.backends.api import Backend, JoinedLinears, Linear, Vector, Weight
 from tahr.backends.host.budget import HOST_SHARE
 from tahr.config import EngineConfig
 from tahr.loading.budgets import refuse_budgets
-from tahr.loading.capacity import kv_groups, state_bytes
+from tahr.loading.capacity import KVGroup, kv_groups, state_bytes
 from tahr.loading.memory_plan import MemoryPlan, check_kv_dtype, plan_memory
 from tahr.loading.placement import DeviceFacts, Placement, Pool, place, refuse_too_large
+from tahr.loading.row_inputs import ROW_NUMBER_BYTES, inputs_of, n_row_slots, row_bytes
 from tahr.loading.speculation import Draft
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import Loaded, OpenedModel, load
@@ -22,6 +23,7 @@ from tahr.weights.tensor import HostTensor
 from tahr.weights.unread import without_data
 
 VECTORS = "vectors"
+ROW_SLOTS = "row slots"
 LORA_BYTES = 2  # size of a number in adapter rows
 
 
@@ -32,6 +34,7 @@ class SizingBackend:
         self.backend = backend
         self.n_taken = 0
         self.n_lora_bytes = 0
+        self.n_row_bytes = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.backend, name)
@@ -56,8 +59,8 @@ class SizingBackend:
         return JoinedLinears(tuple(linears))
 
     def kv_budget(self, share: float | None) -> int:
-        """Memory that remains once the weights are there."""
-        taken = self.n_taken + self.n_lora_bytes
+        """Memory that remains once the weights and row slots are there; a host gives row slots as they are filled."""
+        taken = self.n_taken + self.n_lora_bytes + (self.n_row_bytes if self.has_own_memory else 0)
         return max(0, self.backend.kv_budget(share) - (taken if self.has_own_memory else taken // HOST_SHARE))
 
 
@@ -97,8 +100,10 @@ def plan_of(
     devices = [device_of(backend)]
     least = least_pool_bytes(loaded.decoder, config, backend)
     refuse_too_large(place(sizes, devices), least)
+    row_pools = row_pools_of(loaded.decoder, config)
+    sizing.n_row_bytes = sum(pool.n_bytes for pool in row_pools)
     memory = plan_memory(cast(Backend, sizing), loaded.decoder, config, drafted, whole_texts)
-    return place(sizes, devices, pools_of(memory, sizing.n_lora_bytes))
+    return place(sizes, devices, [*pools_of(memory, sizing.n_lora_bytes), *row_pools])
 
 
 def least_pool_bytes(decoder: Decoder, config: EngineConfig, backend: Backend) -> int:
@@ -117,7 +122,7 @@ def pools_of(memory: MemoryPlan, n_lora_bytes: int = 0) -> list[Pool]:
     """Pages of every group of layers, states, and rows for adapters."""
     capacity = memory.capacity
     pools = [
-        Pool(pool_name(group.window, memory.dtype), n, "pages", n * group.page_bytes)
+        Pool(pool_name(group, memory.dtype), n, "pages", n * group.page_bytes)
         for group, n in zip(memory.groups, capacity.n_pages, strict=True)
     ]
     if capacity.slot_bytes:
@@ -127,8 +132,24 @@ def pools_of(memory: MemoryPlan, n_lora_bytes: int = 0) -> list[Pool]:
     return pools
 
 
-def pool_name(window: int, dtype: str) -> str:
-    return f"keys and values in {dtype}" + (f", window of {window}" if window else "")
+def row_pools_of(decoder: Decoder, config: EngineConfig) -> list[Pool]:
+    """Row slots and the rows between the parts of a tower, if the model has one."""
+    inputs = inputs_of(decoder, config)
+    if inputs is None:
+        return []
+    pools: list[Pool] = []
+    if n_slots := n_row_slots(decoder, inputs):
+        pools.append(Pool(ROW_SLOTS, n_slots, "slots", n_slots * row_bytes(decoder)))
+    if tower := inputs.tower:
+        n_bytes = tower.n_tokens * ROW_NUMBER_BYTES * max(tower.width_in, tower.width)
+        pools.append(Pool("rows of the tower", tower.n_tokens, "slots", n_bytes))
+    return pools
+
+
+def pool_name(group: KVGroup, dtype: str) -> str:
+    """The name of the pages of a group of layers."""
+    window = f", window of {group.window}" if group.window else ""
+    return f"keys and values {'of inputs ' if group.n_rows else ''}in {dtype}{window}"
 
 
 def summary(placement: Placement) -> str:
@@ -136,4 +157,6 @@ def summary(placement: Placement) -> str:
     where = placement.devices[0].name
     in_file = f", {placement.file_bytes / 1e6:.1f} MB read in their file" if placement.file_bytes else ""
     pools = f"pools {placement.pool_bytes / 1e6:.1f} MB"
-    return f"Planned: weights {placement.resident_bytes / 1e6:.1f} MB on {where}{in_file}; {pools}"
+    n_row_bytes = sum(pool.n_bytes for pool in placement.pools if pool.name == ROW_SLOTS)
+    rows = f", {n_row_bytes / 1e6:.1f} MB of them row slots" if n_row_bytes else ""
+    return f"Planned: weights {placement.resident_bytes / 1e6:.1f} MB on {where}{in_file}; {pools}{rows}"

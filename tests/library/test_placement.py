@@ -9,21 +9,25 @@ import numpy as np
 import pytest
 
 import backends_here
+from chat_vision_files import write_chat_vision
 from model_cases import CASES, LLAMA, make_weights
 from model_files import write_hf
 from model_runs import greedy
 from quantised_files import CASES as QUANTISED
 from quantised_files import tensor as stored_tensor
 from random_weights import random_tensor
+from speech_runs import checkpoint
 from tahr.backends.api import Backend
 from tahr.backends.host import memory as host_memory
 from tahr.cli.main import main
+from tahr.cli.verbs.doctor import placement_table
 from tahr.config import EngineConfig
 from tahr.errors import LoadError
+from tahr.executor.protocol import TOWER
 from tahr.library.llm import LLM
 from tahr.loading.builder import build_engine
 from tahr.loading.placement import DeviceFacts, Placement, Pool, place
-from tahr.loading.sizing import plan_of, tensor_sizes
+from tahr.loading.sizing import plan_of, summary, tensor_sizes
 from tahr.models.files.schemes import join_parts, scheme_of
 from tahr.models.loader.load import Loaded, OpenedModel, load, open_model
 from tahr.models.parts.arrange import Tensors
@@ -90,6 +94,38 @@ def test_a_plan_is_what_the_cpu_allocates(
     assert planned.pool_bytes == pytest.approx(sum(map(layer_bytes, kv.layers)), rel=0.01)
     assert any("states" in pool.name for pool in planned.pools) == (case == "granite4_h")
     assert any("window" in pool.name for pool in planned.pools) == (case in ("gemma3", "mistral"))
+
+
+@pytest.mark.parametrize("n_bytes", [2**15, 2**20])
+def test_a_plan_has_the_row_slots(n_bytes: int, tmp_path: Path) -> None:
+    source = open_model([], Path(write_chat_vision(tmp_path)))
+    backend = backends_here.backend("cpu")
+    config = replace(CONFIG, feature_cache_bytes=n_bytes)
+    planned = plan_of(source, backend, config)
+    engine = build_engine(backend, load(source, backend).decoder, config)[0]
+    executor = engine.executor
+    (pool,) = [pool for pool in planned.pools if pool.name == "row slots"]
+    store = executor.executed[0].inputs.rows
+    assert pool.n == store.n_slots == executor.models[0].rows.n_slots
+    assert pool.n_bytes == store.data.nbytes == pytest.approx(n_bytes, rel=0.01)
+    tower = executor.executed[TOWER].inputs.rows
+    rest = sum(map(layer_bytes, executor.kv.layers)) + tower.data.nbytes
+    assert planned.pool_bytes - pool.n_bytes == pytest.approx(rest, rel=0.01)
+    assert f"{pool.n_bytes / 1e6:.1f} MB of them row slots" in summary(planned)
+    assert any(line.startswith("row slots ") and f"{pool.n} slots" in line for line in placement_table(planned))
+
+
+def test_a_plan_has_the_pages_of_recordings() -> None:
+    config = replace(CONFIG, context_size=24)
+    backend = backends_here.backend("cpu")
+    source = open_model([], checkpoint("whisper"))
+    planned = plan_of(source, backend, config)
+    executor = build_engine(backend, load(source, backend).decoder, config)[0].executor
+    rows = executor.executed[TOWER].inputs.rows
+    names = ["keys and values in f16", "keys and values of inputs in f16", "rows of the tower"]
+    assert [pool.name for pool in planned.pools] == names
+    taken = sum(map(layer_bytes, executor.kv.layers)) + rows.data.nbytes
+    assert planned.pool_bytes == pytest.approx(taken, rel=0.01)
 
 
 @pytest.mark.parametrize("name", backends_here.NAMES)
