@@ -53,6 +53,7 @@ class EngineConfig:
     kv_bytes: int | None = None  # None: enough for max_batch_size sequences, at most a quarter of free memory
     tokenizer: str | None = None  # a tokenizer.json or a directory with one; None: the model's own
     chat_template: str | None = None  # a file with a Jinja template; None: the model's own
+    mmproj: str | None = None  # a GGUF's tower for images, a file; None: the one beside the model, if there is one
     tool_call_parser: str | None = None  # the model's way to write tool calls; None: its template shows that
     gpu_memory_utilization: float | None = None  # the share of a GPU that weights, KV and steps may take; None: 0.9
     # Weights larger than memory, see `tahr/offload`. Sizes are texts such as 8g or 50%.

@@ -107,7 +107,8 @@ def _choose(ref: Ref, listing: RepoListing, progress: Progress) -> tuple[Format,
     wanted = pick.SMALL_FILES if chosen == "gguf" else (*pick.SMALL_FILES, *pick.SENTENCE_FILES)
     _fetch(listing, [name for name in wanted if name in listing.files], progress)
     if chosen == "gguf":
-        return chosen, pick.choose_gguf(listing.files, ref.selector, ref.repo).files
+        weights = pick.choose_gguf(listing.files, ref.selector, ref.repo).files
+        return chosen, weights + pick.tower_to_fetch(listing.files, weights[0], ref.repo)
     return chosen, pick.safetensors_names(listing.files, listing.repo.snapshot(listing.commit))
 
 

@@ -86,6 +86,37 @@ def gguf_models(names: Iterable[str]) -> list[Gguf]:
     return list(found.values())
 
 
+# Towers for images are small: the first of these that is there.
+PREFERRED_TOWERS = ("F16", "BF16", "Q8_0", "F32")
+
+
+# Repositories of models whose towers Tahr runs: others' would be fetched in vain.
+SEEING = re.compile(r"qwen-?(2|2\.5|3)-?vl", re.IGNORECASE)
+
+
+def projector_among(names: Iterable[str]) -> str | None:
+    """The file of a tower for images, where several differ in their format alone; None where there is none."""
+    found = sorted(name for name in names if is_projector(name))
+    for quant in PREFERRED_TOWERS:
+        if match := next((name for name in found if quant_of(name) == quant), None):
+            return match
+    return found[0] if found else None
+
+
+def tower_to_fetch(names: Iterable[str], weights: str, repo: str) -> tuple[str, ...]:
+    """The tower that is fetched with a GGUF: of models that read images with one, the file in the same folder."""
+    if not SEEING.search(repo):
+        return ()
+    folder = PurePosixPath(weights).parent
+    name = projector_among(name for name in names if PurePosixPath(name).parent == folder)
+    return (name,) if name else ()
+
+
+def is_projector(name: str) -> bool:
+    base = PurePosixPath(name).name.lower()
+    return base.endswith(".gguf") and "mmproj" in base
+
+
 def split_set(name: str) -> tuple[str, ...]:
     """All parts of the set a file belongs to, in order; the file alone when it is whole."""
     match = _SPLIT.fullmatch(name)

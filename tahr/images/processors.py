@@ -241,11 +241,20 @@ ENDINGS = ("Fast", "Pil", "ImageProcessor", "FeatureExtractor")
 
 def open_processor(directory: Path, family: str, patch_size: int) -> ImageProcessor:
     """The processor of a checkpoint; where its files name none, that of its family."""
+    return make_processor(read_preprocessor(directory), family, patch_size)
+
+
+def read_preprocessor(directory: Path) -> Fields:
+    """Reads the file in which a checkpoint describes its images."""
     found: Mapping[str, Any] | None = read_json(directory / FILE, dict, MOST_JSON_BYTES)
     if found is None:
         whole = read_json(directory / "processor_config.json", dict, MOST_JSON_BYTES) or {}
         found = Fields(whole, "processor_config.json").part("image_processor").values
-    f = Fields(found, FILE)
+    return Fields(found, FILE)
+
+
+def make_processor(f: Fields, family: str, patch_size: int) -> ImageProcessor:
+    """A processor as its description says; where this names none, that of the family."""
     name = f.text("image_processor_type") or f.text("feature_extractor_type") or family
     for ending in ENDINGS:
         name = name.removesuffix(ending)

@@ -34,6 +34,7 @@ from tahr.loading.capacity import (
 from tahr.loading.images import image_reader
 from tahr.loading.kv_tiers import add_tiers
 from tahr.loading.memory_plan import plan_memory
+from tahr.loading.projectors import with_projector
 from tahr.loading.row_inputs import RowInputs, add_tower, extras_of, inputs_of, make_row_store, slots_for
 from tahr.loading.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
 from tahr.loading.sizing import plan_of, summary
@@ -192,6 +193,7 @@ def assemble(
     with no_collections():  # vocabularies are many objects that stay, and would be looked through
         source = open_model(files.weights, files.directory)
         tokenizer = tokenizer_at(config.tokenizer) if config.tokenizer else open_tokenizer(files, source)
+    source, sight = with_projector(source, files.weights[0], config)
     draft = open_draft(config, tokenizer, progress)
     loaded = load_engine(replace(source, name=files.name), tokenizer, config, draft)
     engine = loaded.engine
@@ -206,10 +208,10 @@ def assemble(
         template=with_parser(config, template_of(config, tokenizer) or open_template(files, source, tokenizer)),
         model_config=loaded.model_config,
         sampling=recommended_sampling(files, source, loaded.model_config),
-        log=[*loaded.log, *filter(None, [tiers, *notes, ollama_template(files)[1]])],
+        log=[*loaded.log, *filter(None, [sight, tiers, *notes, ollama_template(files)[1]])],
         backend_summary=loaded.backend_summary,
         n_weight_bytes=loaded.n_weight_bytes,
-        images=image_reader(files.directory, loaded.model_config, config) if engine.tower_facts else None,
+        images=image_reader(files.directory, source, loaded.model_config, config) if engine.tower_facts else None,
         padding=text_padding(files.directory, engine.facts.encoding, tokenizer),
         speech=speech_tokens(source, loaded.model_config, tokenizer),
     )

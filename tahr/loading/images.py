@@ -6,16 +6,20 @@ from pathlib import Path
 from tahr.config import EngineConfig
 from tahr.errors import UnsupportedModel
 from tahr.images.limits import ImageLimits
-from tahr.images.processors import ImageProcessor, open_processor
+from tahr.images.processors import ImageProcessor, make_processor, open_processor, read_preprocessor
 from tahr.images.reading import ImageReader
 from tahr.images.sizing import WholePatches
+from tahr.models.config.fields import Fields
 from tahr.models.config.record import ChatVisionConfig, ModelConfig, VisionConfig
+from tahr.models.loader.load import OpenedModel
 
 
-def image_reader(directory: Path | None, model: ModelConfig, config: EngineConfig) -> ImageReader | None:
+def image_reader(
+    directory: Path | None, source: OpenedModel, model: ModelConfig, config: EngineConfig
+) -> ImageReader | None:
     """The processor that a checkpoint describes, with the configured limits; None of a model that reads texts alone."""
     if model.chat_vision:
-        return picture_reader(directory, model.chat_vision, config)
+        return picture_reader(preprocessor_of(directory, source), model.chat_vision, config)
     vision = model.vision
     if vision is None or directory is None:
         return None
@@ -24,11 +28,16 @@ def image_reader(directory: Path | None, model: ModelConfig, config: EngineConfi
     return ImageReader.of(processor, limits_of(config))
 
 
-def picture_reader(directory: Path | None, vision: ChatVisionConfig, config: EngineConfig) -> ImageReader | None:
+def preprocessor_of(directory: Path | None, source: OpenedModel) -> Fields:
+    """The description of images in the files of a model that chats about them."""
+    if directory:
+        return read_preprocessor(directory)
+    return Fields(source.config, "The model's mmproj file").part("preprocessor_config")
+
+
+def picture_reader(described: Fields, vision: ChatVisionConfig, config: EngineConfig) -> ImageReader:
     """The processor of a model that chats about images, which makes no image longer than a tower's step."""
-    if directory is None:
-        return None
-    processor = open_processor(directory, vision.processor, vision.patch_size)
+    processor = make_processor(described, vision.processor, vision.patch_size)
     if not isinstance(processor.sizing, WholePatches) or processor.merge != vision.merge:
         raise UnsupportedModel(
             f"The model's preprocessor_config.json joins {processor.merge} patches on a side, but its tower joins "

@@ -40,8 +40,12 @@ def checkpoint(case: str) -> Path:
 
 
 def engine_of(case: str, name: str, **options: object) -> Engine:
+    return engine_for(loaded_on(case, name), name, **options)
+
+
+def engine_for(loaded: Loaded, name: str, **options: object) -> Engine:
     config = EngineConfig(**{**SMALL, **options})  # type: ignore[arg-type]
-    return build_engine(backends_here.backend(name, deterministic=True), loaded_on(case, name).decoder, config)[0]
+    return build_engine(backends_here.backend(name, deterministic=True), loaded.decoder, config)[0]
 
 
 def reader_of(config: ModelConfig) -> PromptImages:

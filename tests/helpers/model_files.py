@@ -62,6 +62,9 @@ ARCHITECTURES = {
     "gpt_bigcode": A.STARCODER,
     "internlm3": A.LLAMA,
     "minicpm": A.MINICPM,
+    "qwen2_vl_text": A.QWEN2VL,
+    "qwen2_5_vl_text": A.QWEN2VL,
+    "qwen3_vl_text": A.QWEN3VL,
 }
 # Families whose GGUFs hold queries and keys in pairs order.
 PAIRED = ("llama", "mistral", "mixtral", "ministral3", "smollm3", "granite", "granitemoe", "granitemoeshared")
@@ -154,11 +157,16 @@ STORED = {"F32": stored_hf, "BF16": stored_bf16, "F16": stored_f16}
 
 def to_gguf(config: Config, arrays: Arrays) -> bytes:
     """A GGUF of the model, tensors named and ordered as converters write them."""
+    return Gguf(*to_gguf_parts(config, arrays)).to_bytes()
+
+
+def to_gguf_parts(config: Config, arrays: Arrays) -> tuple[dict[str, Typed], list[Stored]]:
+    """Metadata and tensors of the same."""
     metadata = {"general.architecture": Typed("str", gguf.MODEL_ARCH_NAMES[ARCHITECTURES[config["model_type"]]])}
     prefix = metadata["general.architecture"].value
     metadata |= {f"{prefix}.{key}": value for key, value in gguf_keys(config).items()}
     tensors = gguf_arrays(config, arrays)
-    return Gguf(metadata, [Stored(n, a.shape[::-1], 0, a.tobytes()) for n, a in tensors.items()]).to_bytes()
+    return metadata, [Stored(n, a.shape[::-1], 0, a.tobytes()) for n, a in tensors.items()]
 
 
 def gguf_keys(config: Config) -> dict[str, Typed]:

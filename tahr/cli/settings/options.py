@@ -130,6 +130,9 @@ ENGINE = (
         ("--chat-template", "--chat-template-file"), "chat_template", str, "a Jinja file, instead of the model's own"
     ),
     Option(
+        ("-mm", "--mmproj"), "mmproj", str, "the file of a GGUF's tower for images, if it does not lie beside the model"
+    ),
+    Option(
         ("--tool-call-parser",),
         "tool_call_parser",
         str,

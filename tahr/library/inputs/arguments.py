@@ -15,7 +15,7 @@ Message = Mapping[str, Any]
 KINDS: dict[str, Any] = {
     **dict.fromkeys(("deterministic", "prefix_cache", "spec_ngram", "spec_off"), bool),
     **dict.fromkeys(("kv_dtype", "quantize", "tool_call_parser", "spec_draft"), str | None),
-    **dict.fromkeys(("tokenizer", "chat_template"), str | PathLike | None),
+    **dict.fromkeys(("tokenizer", "chat_template", "mmproj"), str | PathLike | None),
     "loras": Iterable,
 }
 Prompt = str | list[int]  # a text, or its tokens

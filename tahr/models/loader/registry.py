@@ -144,6 +144,8 @@ ARCHITECTURES: dict[str, Family] = {
     "gemma-embedding": GEMMA_EMBEDDING,
     "modern-bert": MODERN_BERT,
     "nomic-bert": NOMIC_BERT,
+    "qwen2vl": QWEN2_VL,
+    "qwen3vl": QWEN3_VL,
 }
 # Multimodal checkpoints whose text model says itself what it is.
 WRAPPERS = frozenset(["mistral3"])

@@ -81,8 +81,29 @@ def refine_2_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 
 def refine_2_5_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
-    """RMS norms, gated MLPs, and windows of pixels in most layers."""
-    cfg = seeing(f, qwen2.refine_hf(f, cfg), VISION_2_5, NO_POSITIONS)
+    return seeing_windows(f, qwen2.refine_hf(f, cfg))
+
+
+def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    """The tower that was found beside a GGUF, as `tahr.models.loader.projector` describes it."""
+    sections = f.items("rope.dimension_sections")
+    is_third = f.values["general.architecture"] == "qwen3vl"
+    rope = {"mrope_section": sections[:3], "mrope_interleaved": is_third}
+    found = replace(f, values={**f.values, "rope_parameters": rope}, prefix="")
+    if not is_third:
+        kind = found.get("projector_type")
+        windowed = kind == "qwen2.5vl_merger"
+        return seeing_windows(found, cfg) if windowed else seeing(found, cfg, VISION_2, NO_POSITIONS)
+    cfg = seeing(found, cfg, VISION)
+    n_fed = f.count("n_deepstack_layers", limits.MOST_LAYERS, default=0, least=0)
+    if cfg.chat_vision and len(cfg.chat_vision.deepstack) != n_fed:
+        raise f.wrong("n_deepstack_layers", f"{len(cfg.chat_vision.deepstack)}, as many as the tower feeds")
+    return cfg
+
+
+def seeing_windows(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    """`cfg` with a tower of RMS norms, gated MLPs, and windows of pixels in most layers."""
+    cfg = seeing(f, cfg, VISION_2_5, NO_POSITIONS)
     if cfg.chat_vision is None:
         return cfg
     part = with_defaults(f.part("vision_config"), VISION_2_5, {})
@@ -113,7 +134,7 @@ def with_defaults(part: Fields, defaults: Mapping[str, Any], own: Mapping[str, A
     """The tower's part of a config.json under the names of a model of texts."""
     known = {**defaults, **{name: value for name, value in part.values.items() if value is not None}, **own}
     named = {name: known.get(other) for name, other in COMMON.items()}
-    return replace(part, values={**known, **named, "vocab_size": 1, "rms_norm_eps": 1e-6})
+    return replace(part, values={"rms_norm_eps": 1e-6, **known, **named, "vocab_size": 1})
 
 
 def tower_config(part: Fields, cfg: ModelConfig, placeholder: int) -> ChatVisionConfig:
@@ -163,6 +184,8 @@ def rope_axes(f: Fields, cfg: ModelConfig) -> tuple[int, ...]:
     return tuple(i % 3 if i < 3 * sections[i % 3] else 0 for i in range(n_pairs))
 
 
+SECOND_TAP = "vision.patch.second.weight"
+
 # ---- tensors --------------------------------------------------------------------------------------------------------
 
 NAMES = {
@@ -195,23 +218,36 @@ def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
     vision = cfg.chat_vision
     if vision is None or PATCH not in tensors:
         return tensors
-    patch = both_taps(tensors.take(PATCH), vision)
+    second = tensors.take(SECOND_TAP) if SECOND_TAP in tensors else None
+    patch = both_taps(tensors.take(PATCH), second, vision)
     tensors.define(PATCH, with_positions(patch, tensors.take(POSITIONS)) if vision.n_positions else patch)
     tensors.split("self_attn.qkv_proj", qkv_heights(vision.layers), stem="vision")
     return tensors
 
 
-def both_taps(stored: Make, cfg: ChatVisionConfig) -> Make:
-    """The kernel of a convolution over two frames [width, 3, 2, patch, patch] as a matrix for two equal ones."""
+def both_taps(stored: Make, second: Make | None, cfg: ChatVisionConfig) -> Make:
+    """The kernel of a convolution over two frames as a matrix for two equal ones. Checkpoints have one tensor [width,
+    3, 2, patch, patch], GGUFs one of each frame."""
+    frame = (cfg.layers.width, 3, cfg.patch_size, cfg.patch_size)
 
     def make() -> HostTensor:
-        tensor = stored()
-        kernel = (cfg.layers.width, 3, TAPS, cfg.patch_size, cfg.patch_size)
-        if tensor.shape != kernel:
-            raise mismatch(tensor, kernel)
-        return of_floats(tensor.name, tensor.dense().sum(axis=2).reshape(kernel[0], -1))
+        first = stored()
+        if second is None:
+            check_shape(first, (*frame[:2], TAPS, *frame[2:]))
+            kernel = first.dense().sum(axis=2)
+        else:
+            other = second()
+            check_shape(first, frame)
+            check_shape(other, frame)
+            kernel = first.dense() + other.dense()
+        return of_floats(first.name, kernel.reshape(frame[0], -1))
 
     return make
+
+
+def check_shape(tensor: HostTensor, wanted: tuple[int, ...]) -> None:
+    if tensor.shape != wanted:
+        raise mismatch(tensor, wanted)
 
 
 def with_tower(build: Callable[[ModelConfig, Weights], Decoder]) -> Callable[[ModelConfig, Weights], Decoder]:
@@ -224,6 +260,7 @@ QWEN3_VL = Family(
     with_tower(qwen3.build),
     replace(qwen3.SAMPLING, temperature=0.7, top_p=0.8),
     refine_hf=refine_hf,
+    refine_gguf=refine_gguf,
     hf_defaults={"head_dim": 128},
     hf_names=NAMES,
     arrange=arrange,
@@ -233,6 +270,7 @@ QWEN2_VL = Family(
     with_tower(qwen2.QWEN2.build),
     qwen2.QWEN2.sampling,
     refine_hf=refine_2_hf,
+    refine_gguf=refine_gguf,
     hf_names=NAMES,
     arrange=arrange,
 )

@@ -1,0 +1,49 @@
+"""GGUF models with the towers that stand in files of their own."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from tahr.errors import CorruptFile
+from tahr.models.config.fields import Fields
+from tahr.models.loader.load import OpenedModel
+from tahr.models.towers.mmproj import (
+    KINDS,
+    PLACEHOLDER,
+    as_config,
+    as_preprocessor,
+    check_kind,
+    named_as_checkpoint,
+)
+from tahr.weights import open_gguf
+
+
+def may_see(model: OpenedModel) -> bool:
+    """Whether there are towers for a model of this architecture."""
+    return model.format == "gguf" and model.config.get("general.architecture") in KINDS
+
+
+def with_tower(model: OpenedModel, path: Path) -> OpenedModel:
+    """A GGUF model that reads images with the tower in another file, which must be its own."""
+    found = open_gguf(path)
+    f = Fields(found.metadata, f"The metadata of {path.name}")
+    kind = check_kind(f, str(model.config.get("general.architecture")))
+    vision = as_config(f, kind, found.tensors)
+    config = {
+        **model.config,
+        "vision_config": vision,
+        "preprocessor_config": as_preprocessor(f, vision),
+        "image_token_id": placeholder_of(model),
+        "projector_type": kind,
+    }
+    tensors = {**model.tensors, **named_as_checkpoint(found.tensors, vision)}
+    made = replace(model, config=config, tensors=tensors, n_bytes=model.n_bytes + found.n_bytes)
+    made.model_config()  # refuses what does not belong together
+    return made
+
+
+def placeholder_of(model: OpenedModel) -> int:
+    """The token that stands for an image."""
+    tokens = model.config.get("tokenizer.ggml.tokens")
+    if tokens is None or PLACEHOLDER not in tokens:
+        raise CorruptFile(f"The model's vocabulary has no {PLACEHOLDER}, so nothing can stand for an image in it.")
+    return list(tokens).index(PLACEHOLDER)

@@ -1,0 +1,101 @@
+"""GGUFs of tiny models that chat about images: a text model, and its tower as llama.cpp's converter writes it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chat_vision_cases import CASES, FIXTURES, IMAGE, make_weights
+from gguf_maker import Gguf, Stored, Typed
+from model_files import to_gguf_parts
+from vision_cases import Arrays
+
+RECORDED = FIXTURES / "mmproj.json"
+LAYER = {
+    "norm1": "ln1", "norm2": "ln2", "attn.proj": "attn_out", "mlp.linear_fc1": "ffn_up", "mlp.linear_fc2": "ffn_down",
+    "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "attn.qkv": "attn_qkv",
+}  # fmt: skip
+TOP = {
+    "merger.norm": "v.post_ln", "merger.ln_q": "v.post_ln", "merger.linear_fc1": "mm.0", "merger.linear_fc2": "mm.2",
+    "merger.mlp.0": "mm.0", "merger.mlp.2": "mm.2", "pos_embed": "v.position_embd", "patch_embed.proj": "v.patch_embd",
+}  # fmt: skip
+DEEPSTACK = {"norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2"}
+
+
+def recorded(case: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(RECORDED.read_text())[case]
+    return found
+
+
+def tower_tensors(case: str) -> Arrays:
+    """As the converter names, cuts and orders them."""
+    found: Arrays = {}
+    fed = CASES[case]["vision_config"].get("deepstack_visual_indexes")
+    for name, values in make_weights(case).items():
+        stem, _, kind = name.partition("visual.")[2].rpartition(".")
+        parts = stem.split(".")
+        if stem == "patch_embed.proj" and kind == "weight":
+            found |= {"v.patch_embd.weight": values[:, :, 0], "v.patch_embd.weight.1": values[:, :, 1]}
+        elif stem in TOP:
+            found[f"{TOP[stem]}.{kind}"] = values
+        elif parts[0] == "deepstack_merger_list":
+            found[f"v.deepstack.{fed[int(parts[1])]}.{DEEPSTACK[parts[2]]}.{kind}"] = values
+        elif parts[0] == "blocks":
+            part = ".".join(parts[2:])
+            if part == "attn.qkv" and case != "qwen3_vl":
+                found |= {
+                    f"v.blk.{parts[1]}.attn_{s}.{kind}": v for s, v in zip("qkv", np.split(values, 3), strict=True)
+                }
+            else:
+                found[f"v.blk.{parts[1]}.{LAYER[part]}.{kind}"] = values
+    return {name: np.ascontiguousarray(values) for name, values in found.items()}
+
+
+def tower_metadata(case: str) -> dict[str, Typed]:
+    """What the converter says, and the window of the tiny tower, which is smaller than that of all released ones."""
+    found = {"general.architecture": Typed("str", "clip")}
+    for key, value in recorded(case)["metadata"].items():
+        found[key] = typed(value)
+    if window := CASES[case]["vision_config"].get("window_size"):
+        found["clip.vision.window_size"] = Typed("u32", window)
+    return found
+
+
+def typed(value: Any) -> Typed:
+    if isinstance(value, list):
+        return Typed(f"[{typed(value[0]).kind}]", value)
+    kinds = {bool: "bool", int: "u32", float: "f32", str: "str"}
+    return Typed(kinds[type(value)], value)
+
+
+def write_tower(path: Path, case: str, metadata: dict[str, Typed] | None = None, tensors: Arrays | None = None) -> Path:
+    arrays = tower_tensors(case) if tensors is None else tensors
+    stored = [Stored(name, values.shape[::-1], 0, values.tobytes()) for name, values in arrays.items()]
+    path.write_bytes(Gguf(metadata or tower_metadata(case), stored).to_bytes())
+    return path
+
+
+def write_text_model(path: Path, case: str, **keys: Typed) -> Path:
+    """The text model alone, with the names of its tokens."""
+    text = CASES[case]["text_config"]
+    names = {"model.language_model.": "model.", "model.visual.": "", "visual.": ""}
+    arrays: Arrays = {}
+    for name, values in make_weights(case).items():
+        prefix = next((each for each in names if name.startswith(each)), "")
+        if "visual" not in prefix:
+            arrays[names.get(prefix, "") + name.removeprefix(prefix)] = values
+    metadata, tensors = to_gguf_parts(text, arrays)
+    prefix = metadata["general.architecture"].value
+    sections = [*text["rope_parameters"]["mrope_section"], 0]
+    tokens = [f"t{i}" for i in range(text["vocab_size"])]
+    tokens[IMAGE] = "<|image_pad|>"
+    metadata |= {
+        f"{prefix}.rope.dimension_sections": Typed("[u32]", sections),
+        "tokenizer.ggml.tokens": Typed("[str]", tokens),
+    }
+    if fed := CASES[case]["vision_config"].get("deepstack_visual_indexes"):
+        metadata[f"{prefix}.n_deepstack_layers"] = Typed("u32", len(fed))
+    path.write_bytes(Gguf(metadata | keys, tensors).to_bytes())
+    return path
