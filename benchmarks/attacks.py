@@ -206,6 +206,21 @@ def field(name: str, value: bytes) -> bytes:
 
 
 WORDS = "one goat after another went up the hill and came down again, "
+
+
+def grammar(field: str, source: Any) -> dict[str, Any]:
+    return {"prompt": "a", "max_tokens": 50, "stream": True, field: source}
+
+
+def chained(n_rules: int, width: int = 1) -> str:
+    """Rules of GBNF that each name the next."""
+    rules = [f"r{i} ::= " + " ".join([f"r{i + 1}"] * width) for i in range(n_rules)]
+    return "\n".join(["root ::= r0", *rules, f'r{n_rules} ::= "a"'])
+
+
+AMBIGUOUS = 'start: a "80"\na: a a | "x" | "y" | " " | "e"'
+PROPERTIES = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(9000)}}
+
 ATTACKS: dict[str, Callable[[Target], None]] = {
     "2.6 MB of prompt": send(TEXT, {"prompt": (WORDS * 50_000)[:2_600_000], "max_tokens": 1}),
     "9.9 MB to tokenise": send(TOKENIZE, {"content": (WORDS * 200_000)[:9_900_000]}),
@@ -244,6 +259,15 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
     "a prompt of 9 MB": form(field("prompt", b"x" * 9_000_000) + b"--b--"),
     "a recording of zeros": form(field("file", bytes(9_000_000)) + b"--b--"),
     "100,000 messages": send(CHAT, {"messages": HELLO * 100_000, "max_tokens": 1}),
+    "40,000 chained rules": send(TEXT, grammar("grammar", chained(40_000))),
+    "40,000 chained rules left": send_and_leave(TEXT, grammar("grammar", chained(40_000))),
+    "rules that double": send(TEXT, grammar("grammar", chained(20, width=2))),
+    "9,000 words": send(TEXT, grammar("grammar", "root ::= " + " | ".join(f'"w{i}"' for i in range(9000)))),
+    "60,000 alternatives": send(TEXT, grammar("grammar", "root ::= " + " | ".join(['"a"'] * 60_000))),
+    "ambiguous Lark": send(TEXT, grammar("guided_grammar", AMBIGUOUS)),
+    "ambiguous Lark left": send_and_leave(TEXT, grammar("guided_grammar", AMBIGUOUS)),
+    "9,000 properties": send_and_leave(TEXT, grammar("guided_json", PROPERTIES)),
+    "counted repetitions": send(TEXT, grammar("guided_regex", "((a{1,900}){1,900}){1,900}")),
 }  # fmt: skip
 
 
