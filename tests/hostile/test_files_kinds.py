@@ -22,6 +22,7 @@ from tahr.config import EngineConfig
 from tahr.errors import AdapterError, TahrError
 from tahr.hub import names, pick
 from tahr.hub.preview import read_config
+from tahr.library.transcribing.recordings import blocks_of
 from tahr.loading.builder import template_of, tokenizer_at
 from tahr.loading.fingerprint import fingerprint_of_files
 from tahr.loading.sidecars import read_text
@@ -72,6 +73,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "a model's name": ("m.gguf", lambda path: hub.resolve(str(path), download=False)),
     "a model's folder": ("model.safetensors", lambda path: hub.resolve(str(path.parent), download=False)),
     "a GGUF": ("m.gguf", open_gguf),
+    "a recording": ("sound.wav", lambda path: list(blocks_of(path))),
     "safetensors": ("m.safetensors", open_safetensors),
     "a model": ("m.gguf", lambda path: open_model([path], None)),
     "a file to verify": ("m.gguf", partial(verify, digest=True)),
@@ -172,10 +174,11 @@ def test_an_adapter_is_refused_in_a_sentence(tmp_path: Path) -> None:
 
 # Files of the system or of Tahr itself, and those that are written.
 OTHERS = {
-    "backends/cpu/info.py", "backends/host/memory.py", "backends/cuda/ahead.py", "tools/environment.py",
+    "backends/cpu/info.py", "backends/host/memory.py", "backends/host/energy.py", "backends/cuda/ahead.py",
+    "tools/environment.py",
     "cli/bench/bench_serve.py", "cli/main.py", "server/page/routes.py", "regular_file.py",
     "hub/store.py", "hub/transfer.py", "hub/package_index.py", "hub/package_checkpoint.py", "hub/web.py",
-    "engine/step_traces.py", "cli/texts/embed.py", "weights/gguf_write.py",
+    "engine/step_traces.py", "server/status/servers.py", "cli/texts/embed.py", "weights/gguf_write.py",
     "kv/tiers/folders.py", "kv/tiers/janitor.py", "kv/tiers/page_files.py",
 }  # fmt: skip
 METHODS = {"read_text", "read_bytes"}  # of a `Path`: they take no path

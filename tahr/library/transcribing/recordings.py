@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from tahr.errors import ConfigError
+from tahr.regular_file import open_regular
 from tahr.speech.audio.limits import AudioLimits, Samples, checked
 from tahr.speech.audio.reading import read_audio
 
@@ -23,8 +24,9 @@ def blocks_of(sound: Sound, limits: AudioLimits = AudioLimits()) -> Iterator[Sam
     if isinstance(sound, IOBase):
         yield from read_audio(cast(BinaryIO, sound), limits)
     elif isinstance(sound, str | PathLike):
+        path = Path(sound)
         try:
-            with Path(sound).open("rb") as file:
+            with open(open_regular(path), "rb") as file:
                 yield from read_audio(file, limits)
         except OSError as error:
             raise ConfigError(f"{sound} cannot be read ({error.strerror}): check the path.") from error
