@@ -46,7 +46,8 @@ def check_model(model: str, quant: str | None) -> int:
         except TahrError as error:
             found = found._replace(problem=str(error))
     if found.problem:
-        note(printable(f"{model} could not be checked: {found.problem}"))
+        reason = "." if found.problem in found.text else f": {found.problem}"
+        note(printable(f"{model} could not be checked{reason}"))
     return 1 if found.problem else 0
 
 

@@ -26,7 +26,7 @@ def blocks_of(sound: Sound, limits: AudioLimits = AudioLimits()) -> Iterator[Sam
     elif isinstance(sound, str | PathLike):
         path = Path(sound)
         try:
-            with open(open_regular(path), "rb") as file:
+            with open(open_regular(path), "rb") as file:  # noqa: PTH123 (of a descriptor)
                 yield from read_audio(file, limits)
         except OSError as error:
             raise ConfigError(f"{sound} cannot be read ({error.strerror}): check the path.") from error
