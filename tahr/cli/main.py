@@ -49,6 +49,7 @@ VERBS = {
     "doctor": Verb("verbs.doctor"),
     "embed": Verb("texts.embed"),
     "transcribe": Verb("texts.transcribe"),
+    "batch": Verb("texts.batch", own_signals=True),
     "tokenize": Verb("verbs.tokenize"),
     "detokenize": Verb("verbs.detokenize"),
     "quantize": Verb("verbs.quantize"),

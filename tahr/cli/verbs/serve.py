@@ -3,9 +3,10 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tahr.cli.settings import options
@@ -242,10 +243,17 @@ def announce(address: str, models: "list[ServedModel]") -> None:
 
 def layers_of(args: argparse.Namespace) -> "Layers":
     """The settings of the server from all places."""
+    return layers_of_sections(args, SECTIONS, address_of(args))
+
+
+def layers_of_sections(
+    args: argparse.Namespace, sections: Sequence[str], more: Mapping[str, Any] = MappingProxyType({})
+) -> "Layers":
+    """Sections of the settings from all places; `more` are flags that set other keys than their names say."""
     from tahr.cli.settings.settings_layers import flags_in, read_layers
 
-    flags = flags_in(args, SECTIONS) | options.engine_flags(args) | address_of(args)
-    return read_layers(args, SECTIONS, flags, note)
+    flags = {**flags_in(args, sections), **options.engine_flags(args), **more}
+    return read_layers(args, sections, flags, note)
 
 
 def settings_of(args: argparse.Namespace, layers: "Layers | None" = None) -> "Settings":
