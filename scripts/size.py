@@ -10,6 +10,7 @@ import statistics
 import tokenize
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,10 +39,21 @@ class Weight(NamedTuple):
         return self.n_tokens / max(1, self.n_lines)
 
 
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def documented(node: ast.AST) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """A node and those in it that may have a docstring; expressions have none, and are not looked through."""
+    if isinstance(node, DOCUMENTED):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.expr):
+            yield from documented(child)
+
+
 def docstring_places(source: str) -> set[tuple[int, int]]:
     """Line and column of each docstring."""
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, documented)]
+    nodes = documented(ast.parse(source))
     first = [node.body[0] for node in nodes if ast.get_docstring(node, clean=False) is not None]
     return {(node.lineno, node.col_offset) for node in first}
 

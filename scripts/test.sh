@@ -7,8 +7,11 @@ cd "$(dirname "$0")/.."
 python=$1
 shift
 
-# More than four gain little, because tests of one file stay together and many of them use every core for a moment.
-workers=${WORKERS:-$("$python" -c 'import os; n = min(os.cpu_count() or 1, 4); print(n if n > 1 else 0)')}
+# Tests start many interpreters, which would compile everything anew each time.
+unset PYTHONDONTWRITEBYTECODE
+# One more than cores, because tests of servers wait; more than four gain little, because tests of one file stay together
+# and many of them use every core for a moment.
+workers=${WORKERS:-$("$python" -c 'import os; n = os.cpu_count() or 1; print(min(n + 1, 4) if n > 1 else 0)')}
 read -ra tests <<< "${TESTS:-tests --ignore tests/parity}"
 nothing=5 # pytest's exit code where no test was chosen
 

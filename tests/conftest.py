@@ -25,6 +25,13 @@ def is_here(module: str) -> bool:
     return True
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The pass of tests marked `serial` reads only the files that have that mark: importing all takes seconds."""
+    if config.option.markexpr != "serial" or collection_path.suffix != ".py":
+        return None
+    return True if "mark.serial" not in collection_path.read_text(encoding="utf-8") else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked `full` are skipped in the short tier, so that the last line tells how many those are; a room is
     skipped where what all of it needs is missing.
