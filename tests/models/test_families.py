@@ -15,6 +15,7 @@ from model_files import stored_hf, write_hf
 from model_runs import greedy as alone
 from tahr.backends.api import Backend
 from tahr.backends.reference.backend import ReferenceBackend
+from tahr.cli.chat.prefix_files import identity_of
 from tahr.config import EngineConfig
 from tahr.engine.engine import Engine
 from tahr.engine.sequences.resolved import ResolvedRequest
@@ -349,6 +350,7 @@ def test_a_longer_context_has_the_factors_of_long_texts(tmp_path: Path) -> None:
     for config in (EngineConfig(context_size=33), EngineConfig(context_share=0.5)):
         cfg = builder.for_context(opened, config).model_config()
         assert cfg.max_context == 512 and builder.note_on_context(cfg) == ""
+        assert identity_of("digest", "q8_0", cfg) == "digest q8_0 long texts"
         assert cfg.kinds[0].rope.scaling.divisors == (1.0, 2.0, 4.0, 8.0)  # type: ignore[union-attr]
     within = builder.for_context(opened, EngineConfig(context_size=32)).model_config()
-    assert within == plain
+    assert within == plain and identity_of("digest", None, plain) == "digest"

@@ -13,6 +13,14 @@ from tahr.kv.tables import PageTable
 from tahr.library.inference.config import InferenceConfig
 from tahr.library.inference.snapshot import MAX_HEADER_BYTES, SnapshotInfo, pack, unpack
 from tahr.library.llm import LLM
+from tahr.models.config.longer import reads_long_texts
+from tahr.models.config.record import ModelConfig
+
+
+def identity_of(weights: str, quantize: str | None, cfg: ModelConfig) -> str:
+    """What keys and values belong to: the weights as they were made at load, in a context of their kind."""
+    parts = (weights, quantize, "long texts" if reads_long_texts(cfg) else "")
+    return " ".join(filter(None, parts))
 
 
 class PrefixFiles:

@@ -263,12 +263,12 @@ def looks_like_a_prompt(name: str) -> bool:
 def prefix_files(llm: "LLM", name: str, quantization: str | None, quantize: str | None) -> "PrefixFiles":
     """Keeps keys and values in files; they belong to the weights as they were made at load."""
     from tahr import hub
-    from tahr.cli.chat.prefix_files import PrefixFiles
+    from tahr.cli.chat.prefix_files import PrefixFiles, identity_of
     from tahr.loading.fingerprint import fingerprint_of_files
 
     def fingerprint() -> str:
         files = hub.resolve(name, quant=quantization, download=False)
-        return f"{fingerprint_of_files(files.weights)} {quantize or ''}".strip()
+        return identity_of(fingerprint_of_files(files.weights), quantize, llm.model_config)
 
     return PrefixFiles(llm, fingerprint)
 

@@ -12,6 +12,12 @@ def longer_rope(cfg: ModelConfig) -> LongRope | None:
     return scaling.longer if isinstance(scaling, LongRope) else None
 
 
+def reads_long_texts(cfg: ModelConfig) -> bool:
+    """Whether `cfg` has the last divisors of its files: keys and values computed with others are not its own."""
+    scaling = cfg.kinds[0].rope.scaling
+    return isinstance(scaling, LongRope) and scaling.longer is None
+
+
 def for_context(cfg: ModelConfig, n_tokens: int) -> ModelConfig:
     """`cfg` as it reads texts of so many tokens."""
     longer = longer_rope(cfg)
