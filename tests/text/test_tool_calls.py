@@ -262,6 +262,21 @@ def test_every_dialect_has_recorded_replies() -> None:
         call_format_named("latin")
 
 
+KNOWN_TO_VLLM = """
+deepseek_v3 deepseek_v31 deepseek_v32 deepseek_v4 ernie45 functiongemma gemma4 gigachat3 glm45 glm47 granite granite4
+granite-20b-fc hermes hunyuan_a13b hy_v3 internlm jamba kimi_k2 lfm2 ling3 llama3_json llama4_json llama4_pythonic
+longcat mimo minicpm5 minimax minimax_m2 mistral olmo3 openai phi4_mini_json poolside_v1 pythonic qwen3_coder qwen3_xml
+seed_oss step3 step3p5 xlam cohere_command3 cohere_command4
+"""
+
+
+def test_names_of_vllm_are_known_and_the_others_refused_by_name() -> None:
+    assert all(call_format_named(name) for name in KNOWN_TO_VLLM.split())
+    for name in ("deepseek_v41", "inkling", "kimi_k3", "minimax_m3"):
+        with pytest.raises(ConfigError, match=f"no tool call parser '{name}': there are apertus, cohere, deepseek_v3"):
+            call_format_named(name)
+
+
 # ---- tools --------------------------------------------------------------------------------------------------
 
 
