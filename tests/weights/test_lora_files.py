@@ -71,6 +71,7 @@ def gguf_adapter(config: Config, tensors: Tensors, alpha: float = 8.0, **changes
         sides[side][name.removeprefix("base_model.model.").replace(f"lora_{side.upper()}.weight", "weight")] = values
     plain = {**config, "rope_scaling": None}
     renamed = {"b": gguf_arrays(plain, sides["b"])}
+    renamed["b"].pop("rope_freqs.weight", None)  # a file's own, not one that was renamed
     order = dict(zip(sides["b"], renamed["b"], strict=True))
     renamed["a"] = {order[name]: values for name, values in sides["a"].items()}
     stored = [

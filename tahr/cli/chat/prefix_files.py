@@ -18,7 +18,7 @@ from tahr.models.config.record import ModelConfig
 
 
 def identity_of(weights: str, quantize: str | None, cfg: ModelConfig) -> str:
-    """What keys and values belong to: the weights as they were made at load, in a context of their kind."""
+    """The owner of keys and values: the weights as they were made at load, in a context of their kind."""
     parts = (weights, quantize, "long texts" if reads_long_texts(cfg) else "")
     return " ".join(filter(None, parts))
 

@@ -22,6 +22,7 @@ ADAPTED = frozenset(
         "gemma",
         "gemma2",
         "gemma3",
+        "gemma4",
         "glm",
         "glm4",
         "glm4_moe",
