@@ -25,6 +25,8 @@ FEATURES = (
 )
 BITS = "rows/test_row_inputs.py"
 EVENTS = "rows/test_row_events.py"
+BESIDE = "speech/test_recordings_beside.py"
+WRITES_DOWN = Refuses("This model writes down recordings", f"{BESIDE}::test_everything_else_is_refused_by_name")
 NO_SESSION = Refuses("A session's text reads no rows", f"{EVENTS}::test_models_and_texts_without_rows_refuse_them")
 CHATS = "images/test_chats.py"
 CHAT_EVENTS = "images/test_chat_events.py"
@@ -63,5 +65,21 @@ COLUMNS: dict[str, dict[str, Runs | Refuses]] = {
         "deterministic": Runs((f"{CHATS}::test_a_batch_is_each_alone", f"{CHAT_EVENTS}::test_chunks_of_a_batch")),
         "two models": Runs((f"{CHAT_EVENTS}::test_two_models_in_turns",)),
         "keys": Runs((f"{CHAT_EVENTS}::test_rows_stay_with_the_salt_they_came_with",)),
+    },
+    "recordings": {
+        "LoRA": Refuses("Tahr does not run adapters of", f"{BESIDE}::test_adapters_are_refused"),
+        "grammar": WRITES_DOWN,
+        "n > 1": WRITES_DOWN,
+        "drafts": Refuses("texts of recordings are not drafted", f"{BESIDE}::test_drafts_are_refused_at_load"),
+        "sessions": WRITES_DOWN,
+        "prefix hit": Runs(("models/test_whisper.py::test_texts_of_one_recording_share_its_rows",)),
+        "preemption": Runs((f"{BESIDE}::test_settings_of_the_engine_change_no_text",)),
+        "snapshot": WRITES_DOWN,
+        "embeddings": WRITES_DOWN,
+        "deterministic": Runs(
+            ("models/test_whisper.py::test_a_recording_alone_gives_the_bits_that_it_gives_beside_others",)
+        ),
+        "two models": Runs((f"{BESIDE}::test_a_model_of_texts_at_work_beside_it",)),
+        "keys": Runs((f"{BESIDE}::test_windows_are_shared_under_one_salt_only",)),
     },
 }

@@ -35,6 +35,7 @@ from tahr.loading.images import image_reader
 from tahr.loading.kv_tiers import add_tiers
 from tahr.loading.memory_plan import plan_memory
 from tahr.loading.projectors import with_projector
+from tahr.loading.recordings import refuse_drafts, speech_tokens
 from tahr.loading.row_inputs import RowInputs, add_tower, extras_of, inputs_of, make_row_store, slots_for
 from tahr.loading.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
 from tahr.loading.sizing import plan_of, summary
@@ -51,7 +52,7 @@ from tahr.models.decoder import Decoder
 from tahr.models.loader.load import OpenedModel, load, open_model
 from tahr.models.loader.runnable import refuse_unsupported
 from tahr.regular_file import read_text
-from tahr.speech.decoding.tokens import SpeechTokens, read_tokens
+from tahr.speech.decoding.tokens import SpeechTokens
 from tahr.text.templates.chat import ChatTemplate, template_for
 from tahr.text.tokens.json_object import read_bytes
 from tahr.text.tokens.tokenizer import Tokenizer
@@ -192,6 +193,7 @@ def assemble(
     files = hub.resolve(name, quant=quantization, progress=progress, check=refuse_unsupported, unfit=unfit)
     with no_collections():  # vocabularies are many objects that stay, and would be looked through
         source = open_model(files.weights, files.directory)
+        refuse_drafts(source, config)
         tokenizer = tokenizer_at(config.tokenizer) if config.tokenizer else open_tokenizer(files, source)
     source, sight = with_projector(source, files.weights[0], config)
     draft = open_draft(config, tokenizer, progress)
@@ -215,13 +217,6 @@ def assemble(
         padding=text_padding(files.directory, engine.facts.encoding, tokenizer),
         speech=speech_tokens(source, loaded.model_config, tokenizer),
     )
-
-
-def speech_tokens(source: OpenedModel, config: ModelConfig, tokenizer: Tokenizer) -> SpeechTokens | None:
-    """The special tokens of a model that writes down recordings."""
-    if not config.audio:
-        return None
-    return read_tokens(source.generation, tokenizer.special_ids, min(config.n_vocab, tokenizer.n_vocab))
 
 
 def load_engine(

@@ -253,3 +253,16 @@ def test_the_last_window_and_silence() -> None:
     last = recording.read(80)
     assert last and last.n_frames == 20 and last.is_last and not last.is_silent
     assert SoundReader(iter([]), 80, 20).read(0) is None
+
+
+def test_the_language_is_heard_where_something_is_said() -> None:
+    transcript = Transcript(tokens(), TranscribeOptions(), list, as_text)  # type: ignore[arg-type]
+    run = transcript.run()
+    assert next(run) == WindowAt(0)
+    assert run.send(SoundWindow(ROWS, 80, False, True)) == WindowAt(80)
+    window = SoundWindow(ROWS, 80, True, False)
+    assert run.send(window) == NextLogits(window, (TOKENS["<|startoftranscript|>"],))
+    silent = Transcript(tokens(), TranscribeOptions(), list, as_text).run()  # type: ignore[arg-type]
+    next(silent)
+    with pytest.raises(StopIteration):
+        silent.send(SoundWindow(ROWS, 80, True, True))

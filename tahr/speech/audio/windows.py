@@ -10,13 +10,14 @@ from tahr.speech.audio.mel import HOP, N_FFT, log_mel, reflected
 from tahr.speech.audio.rows import input_rows
 
 BEFORE = N_FFT // 2  # samples before the middle of a frame
+NO_ROWS = np.zeros((0, 0), np.float32)
 SILENT = 10 ** (-65 / 20)  # the loudest sample of what counts as no sound, where full scale is 1
 
 
 class SoundWindow(NamedTuple):
     """A part of a recording, as long as a model reads at once."""
 
-    rows: Samples  # input rows of the encoder
+    rows: Samples  # input rows of the encoder; none where it is silent
     n_frames: int  # frames before the recording ends
     is_last: bool  # nothing comes after it
     is_silent: bool
@@ -48,11 +49,13 @@ class SoundReader:
         if n_samples <= 0:
             return None
         samples = self._held[begin - self._first :]
-        sound = samples[: end - begin]
-        frames = log_mel(reflected(samples) if frame == 0 else samples, self._n_frames, self._n_bins)
+        is_silent = not np.abs(samples[: end - begin]).max() > SILENT
         n_frames = min(self._n_frames, -(-n_samples // HOP))
         is_last = self._has_ended and n_samples <= self._n_frames * HOP
-        return SoundWindow(input_rows(frames), n_frames, is_last, not np.abs(sound).max() > SILENT)
+        if is_silent:
+            return SoundWindow(NO_ROWS, n_frames, is_last, is_silent)
+        frames = log_mel(reflected(samples) if frame == 0 else samples, self._n_frames, self._n_bins)
+        return SoundWindow(input_rows(frames), n_frames, is_last, is_silent)
 
     def _forget(self, begin: int) -> None:
         assert begin >= self._first, "a recording is read forwards"

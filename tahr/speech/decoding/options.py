@@ -27,7 +27,6 @@ class TranscribeOptions:
     max_ratio: float | None = 2.4  # compression above which a text counts as repeating itself
     least_logprob: float | None = -1.0  # mean log-probability of a token below which a text counts as poor
     no_speech: float | None = 0.6  # probability of silence above which a poor text is dropped
-    gate: bool = True  # windows without sound are passed over
     seed: int = 0
 
     TASKS: ClassVar[tuple[str, ...]] = ("transcribe", "translate")

@@ -39,6 +39,9 @@ class Transcript:
         """Segments, in order; before them the language, where the model knows several."""
         frame = 0
         window: SoundWindow | None = yield WindowAt(0)
+        while window and window.is_silent:  # a language is heard where something is said
+            frame += window.n_frames
+            window = None if window.is_last else (yield WindowAt(frame))
         heard = Heard(self.options.language or "en", 1.0)
         if window and self.tokens.languages:
             if not self.options.language:
