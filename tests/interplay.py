@@ -27,6 +27,7 @@ BITS = "rows/test_row_inputs.py"
 EVENTS = "rows/test_row_events.py"
 BESIDE = "speech/test_recordings_beside.py"
 WRITES_DOWN = Refuses("This model writes down recordings", f"{BESIDE}::test_everything_else_is_refused_by_name")
+TIERS = "tiers/test_tiers_with_features.py"
 NO_SESSION = Refuses("A session's text reads no rows", f"{EVENTS}::test_models_and_texts_without_rows_refuse_them")
 CHATS = "images/test_chats.py"
 CHAT_EVENTS = "images/test_chat_events.py"
@@ -81,5 +82,26 @@ COLUMNS: dict[str, dict[str, Runs | Refuses]] = {
         ),
         "two models": Runs((f"{BESIDE}::test_a_model_of_texts_at_work_beside_it",)),
         "keys": Runs((f"{BESIDE}::test_windows_are_shared_under_one_salt_only",)),
+    },
+    "pages in tiers": {
+        "LoRA": Runs((f"{TIERS}::test_adapters_have_pages_of_their_own",)),
+        "grammar": Runs((f"{TIERS}::test_parameters",)),
+        "n > 1": Runs((f"{TIERS}::test_choices_of_a_prompt_whose_pages_come",)),
+        "drafts": Refuses(
+            "a draft model writes to pages after they are full", f"{TIERS}::test_drafts_of_a_model_are_refused"
+        ),
+        "sessions": Runs((f"{TIERS}::test_a_conversation_goes_on_after_a_restart",)),
+        "prefix hit": Runs(
+            (
+                "tiers/test_tiers.py::test_a_prompt_comes_back_from_a_disk_after_a_restart",
+                "tiers/test_tiers.py::test_a_prompt_comes_back_from_the_host",
+            )
+        ),
+        "preemption": Runs(("tiers/test_tiers_of_families.py::test_preempted_texts_find_their_pages_on_the_host",)),
+        "snapshot": Runs((f"{TIERS}::test_prefix_files_and_places_find_the_same_text",)),
+        "embeddings": Runs((f"{TIERS}::test_hidden_rows_of_a_text_whose_pages_are_kept",)),
+        "deterministic": Runs((f"{TIERS}::test_deterministic_replies",)),
+        "two models": Runs((f"{TIERS}::test_two_models_on_one_directory",)),
+        "keys": Runs(("tiers/test_tiers_of_servers.py::test_keys_have_texts_of_their_own_after_a_restart",)),
     },
 }

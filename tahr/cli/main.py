@@ -42,6 +42,7 @@ VERBS = {
     "cp": Verb("models.cp"),
     "ps": Verb("models.ps"),
     "stop": Verb("models.stop"),
+    "cache": Verb("models.cache"),
     "hub": Verb("verbs.hub"),
     "info": Verb("verbs.info"),
     "verify": Verb("verbs.verify"),

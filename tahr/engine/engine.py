@@ -207,6 +207,7 @@ class Engine(Submission):
             spec_draft_tokens=guessed.n_draft_tokens,
             spec_accepted_tokens=guessed.n_accepted_tokens,
             energy=self.meter.use() if self.meter else None,
+            tiers=scheduler.tiers.use() if scheduler.tiers else None,
         )
 
     # ---- one step ---------------------------------------------------------------------------------------------

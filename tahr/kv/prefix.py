@@ -192,12 +192,13 @@ class PrefixCache:
                 pool.share([twin])
                 table.replace(place, twin)
         elif place >= table.first:
-            if not self._make_place(pool):
+            if not self.make_place(pool):
                 return False
             pool.insert(table.pages[place], block_hash)
         return True
 
-    def _make_place(self, pool: PagePool) -> bool:
+    def make_place(self, pool: PagePool) -> bool:
+        """Whether one more page of a pool may be found; another is evicted for it where that must be."""
         return pool.n_hashed < self.max_pages or (self.max_pages > 0 and pool.evict())
 
     def remove(self, hashes: BlockHashes, tokens: ListOf[int]) -> None:

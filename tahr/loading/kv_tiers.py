@@ -1,5 +1,6 @@
 """The places behind an engine's pools: what was asked for, checked, and made."""
 
+import logging
 import os
 import stat
 from collections.abc import Sequence
@@ -24,8 +25,9 @@ from tahr.loading.fingerprint import fingerprint_of_files
 from tahr.models.config.record import ModelConfig
 from tahr.regular_file import read_bytes
 
+log = logging.getLogger("tahr.kv")
 DIGEST_BYTES = 16
-MOST_TOKENS = 512  # tokens in a file, however small the pages are
+MOST_TOKENS = 256  # tokens in a file, however small the pages are
 MAX_KEY_FILE = 1 << 10
 DEFAULT_SIZE = "20g"
 
@@ -48,7 +50,9 @@ def add_tiers(
     engine.scheduler.tiers = PageTiers(Places(engine.executor.pages, prefix, pace, n_run, host, disk, TierStats()))
     lines = [f"{host.max_bytes / 1e9:.1f} GB of host memory"] if host is not None else []
     lines += [f"{disk.max_bytes / 1e9:.1f} GB in {disk.path}"] if disk else []
-    return f"Pages are kept in {' and '.join(lines)}"
+    line = f"Pages are kept in {' and '.join(lines)}"
+    log.info(line)
+    return line
 
 
 def prefix_of(engine: Engine, config: EngineConfig) -> PrefixCache:
@@ -121,6 +125,6 @@ def layout_digest(
     """
     layout = engine.executor.facts.memory.layout
     files = fingerprint_of_files(weights)
-    options = (config.deterministic, config.quantize)
+    options = (config.deterministic, config.quantize, config.cpu_experts)
     facts = (version("tahr"), VERSION, layout.digest.hex(), files, kernels, options, replace(model_config, guess=""))
     return blake2b(repr(facts).encode(), digest_size=DIGEST_BYTES).digest()

@@ -1,7 +1,9 @@
 """Engines with places behind their pools, and what is on a disk for them."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from engines import engine, greedy, submit
 from late_backend import LateBackend, blank_free_pages
@@ -11,9 +13,11 @@ from tahr.engine.tiers.places import Places, TierStats
 from tahr.engine.tiers.tiers import PageTiers
 from tahr.kv.store import BoundedStore
 from tahr.kv.tiers.disk import DiskTier
+from tahr.kv.tiers.page_files import Bytes, Contents
 from tahr.kv.tiers.seal import Seal
 
 LAYOUT = bytes(16)
+PAGE_BYTES = 200  # of pages without a model
 N_RUN = 2
 
 
@@ -34,6 +38,17 @@ def with_tiers(
     places = Places(eng.executor.pages, prefix, eng.scheduler.pace, n_run, host, disk, TierStats())
     eng.scheduler.tiers = PageTiers(places)
     return eng
+
+
+class PlainPage(NamedTuple):
+    """A page without a model."""
+
+    data: Bytes
+
+
+def contents(n_pages: int, fill: int = 0) -> Contents:
+    """Pages of one group that hold a number all over."""
+    return Contents({0: [PlainPage(np.full(PAGE_BYTES, fill, np.uint8)) for _ in range(n_pages)]})
 
 
 def tiered(path: Path, folder: Path | None = None, *, late: bool = False, **options: Any) -> Engine:

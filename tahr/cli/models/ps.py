@@ -17,7 +17,7 @@ examples:
   tahr ps --json | jq .data[].id          for programs"""
 
 DEFAULT_SERVER = "http://127.0.0.1:8080"
-HEAD = ("NAME", "STATE", "WEIGHTS", "KV-RESERVED", "KV-USED", "CONTEXT", "REQUESTS", "UNTIL")
+HEAD = ("NAME", "STATE", "WEIGHTS", "KV-RESERVED", "KV-USED", "KV-HOST", "KV-DISK", "CONTEXT", "REQUESTS", "UNTIL")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +57,6 @@ def row(entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 def memory_of(memory: dict[str, int] | None) -> list[str]:
-    """Weights, what is reserved for keys and values, and how much of that is in use."""
-    names = ("weight_bytes", "kv_reserved_bytes", "kv_used_bytes")
+    """Weights, what is reserved for keys and values, how much of that is in use, and what is kept elsewhere."""
+    names = ("weight_bytes", "kv_reserved_bytes", "kv_used_bytes", "kv_host_bytes", "kv_disk_bytes")
     return [human_bytes(memory[name]) if memory else "" for name in names]

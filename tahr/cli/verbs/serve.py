@@ -285,4 +285,5 @@ def start_log(requests: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.ERROR, handlers=[handler])
-    logging.getLogger("tahr.server").setLevel(logging.INFO if requests else logging.WARNING)
+    for name in ("tahr.server", "tahr.kv"):
+        logging.getLogger(name).setLevel(logging.INFO if requests else logging.WARNING)

@@ -200,6 +200,8 @@ class Scheduler(SequenceMemory):
                 self.prefix.insert(hashes, seq.tokens, seq.memory.tables, end)
                 if self.tiers:
                     self.tiers.keep(seq, begin, hashes.n_inserted)
+        if self.tiers:
+            self.tiers.copy()
         return n_decoded
 
     def _accept(self, seq: Sequence, n_computed: int) -> int:

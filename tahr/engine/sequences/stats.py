@@ -132,6 +132,24 @@ class EnergyUse:
     idle_j: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierUse:
+    """Pages in the places behind the pools, and what became of pages and files since the start."""
+
+    host_bytes: int
+    disk_bytes: int  # bytes of the directory, as far as this process knows
+    disk_fault: str  # reason why the disk is used no more; empty: it is used
+    pages_stored: int
+    pages_dropped: int  # pages not stored for want of memory to copy them to
+    pages_loaded: int
+    files_written: int
+    files_dropped: int  # files not written, because too much waited
+    files_read: int
+    files_missed: int
+    files_damaged: int
+    reads_late: int
+
+
 @dataclass(slots=True, kw_only=True)
 class StatsSnapshot(EngineStats):
     """An engine's counters at one moment, and what follows from them."""
@@ -156,6 +174,7 @@ class StatsSnapshot(EngineStats):
     spec_draft_tokens: int = 0
     spec_accepted_tokens: int = 0
     energy: EnergyUse | None = None  # None: not measured
+    tiers: TierUse | None = None  # None: pages are in the pools alone
 
     @property
     def spec_acceptance(self) -> float:

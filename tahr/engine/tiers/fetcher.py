@@ -97,7 +97,8 @@ class PageFetcher:
 
     def begin(self, seq: Sequence, n_found: int) -> bool:
         """Fetch what the pools lack of a text after its first pages; whether its sequence has to wait for that."""
-        n_most = (len(seq.tokens) - 1) // self._places.prefix.page_size
+        prefix = self._places.prefix
+        n_most = min(len(seq.tokens) - 1, prefix.max_text_tokens) // prefix.page_size
         if seq.id in self._tried or n_most <= n_found or len(self._fetches) == MAX_FETCHES:
             return False
         self._tried.add(seq.id)
@@ -148,8 +149,9 @@ class PageFetcher:
                 assert places.prefix.checkpoints is not None
                 places.prefix.checkpoints.loaded(load.pages[0], load.hashes[0])
             else:
+                pool = self._pools[load.group]
                 for page, block_hash in zip(load.pages, load.hashes, strict=True):
-                    self._pools[load.group].loaded(page, block_hash)
+                    pool.loaded(page, block_hash if places.prefix.make_place(pool) else None)
                 fetch.held[load.group] += load.pages
             places.stats.count_load(len(load.pages), load.n_bytes, perf_counter() - load.began)
 

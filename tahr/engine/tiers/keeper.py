@@ -6,6 +6,7 @@ where a state can be continued from there.
 """
 
 from collections.abc import Sequence as ListOf
+from typing import NamedTuple
 
 from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.tiers.places import CopiedPages, Places, PlannedFile
@@ -14,16 +15,24 @@ from tahr.kv.tiers.disk import FileWrite
 from tahr.kv.tiers.page_files import Contents, KvFile
 
 
+class FullPages(NamedTuple):
+    """Pages of a text that are to be copied, and the runs of them that files are to be made of."""
+
+    hashes: ListOf[bytes]
+    runs: ListOf[ListOf[bytes]]
+
+
 class PageKeeper:
     """Keeps what steps have computed."""
 
     def __init__(self, places: Places):
         self._places = places
+        self._wanted: list[FullPages] = []  # pages that the step which has just landed has filled
         self._on_their_way: list[CopiedPages] = []
         self._states: dict[int, tuple[int, CopiedPages]] = {}  # numbers of tokens and copies, by sequence
 
     def keep(self, seq: Sequence, begin: int, end: int) -> None:
-        """Copy the pages of a text that have become full, as far as there is memory to copy them to."""
+        """Have the pages of a text copied that have become full."""
         assert seq.memory.hashes
         places = self._places
         n_run = places.n_run
@@ -33,13 +42,26 @@ class PageKeeper:
             runs = [hashes[run * n_run : (run + 1) * n_run] for run in range(begin // n_run, end // n_run)]
         wanted = [*hashes[begin:end]] if places.host is not None else []
         wanted += [each for run in runs for each in run if each not in wanted]
-        copied = self._copy(wanted) if wanted else None
-        if copied:
-            for run in runs:
-                self._plan_run(copied, run)
+        if wanted:
+            self._wanted.append(FullPages(wanted, runs))
         if seq.id in self._states:
             self._keep_state(seq)
+
+    def copy(self) -> None:
+        """Copy what the texts of a step have filled: together, or one by one where there is memory for some."""
+        wanted = self._wanted
+        self._wanted = []
+        if wanted and not self._copy_all(wanted) and len(wanted) > 1:
+            for each in wanted:
+                self._copy_all([each])
         self.arrive()
+
+    def _copy_all(self, wanted: ListOf[FullPages]) -> bool:
+        copied = self._copy(list(dict.fromkeys(block_hash for each in wanted for block_hash in each.hashes)))
+        if copied:
+            for run in [run for each in wanted for run in each.runs]:
+                self._plan_run(copied, run)
+        return copied is not None
 
     def keep_state(self, seq: Sequence) -> None:
         """Copy the state after all that is scheduled of a sequence, before the next step changes it."""
@@ -140,5 +162,5 @@ class PageKeeper:
         """Have pages written once they are copied, unless layers that see everything lack some of them."""
         pools = self._places.prefix.pools
         groups = [group for group in range(len(pools)) if all((group, each) in copied for each in hashes)]
-        if all(group in groups for group, pool in enumerate(pools) if not pool.window):
+        if all(group in groups for group, _ in self._places.needed):
             copied.files.append(PlannedFile(KvFile(hashes[-1], len(hashes)), hashes, groups))

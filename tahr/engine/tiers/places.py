@@ -6,6 +6,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 from tahr.executor.protocol import PagePort
+from tahr.kv.pages import PagePool
 from tahr.kv.prefix import PrefixCache
 from tahr.kv.store import BoundedStore
 from tahr.kv.tiers.disk import DiskTier
@@ -58,6 +59,12 @@ class Places:
     shunned_until: float = 0.0
 
     @property
+    def needed(self) -> ListOf[tuple[int, PagePool]]:
+        """Groups of which a text needs every page: all without a window, or the widest window where all have one."""
+        groups = list(enumerate(self.prefix.pools))
+        return [each for each in groups if not each[1].window] or groups[:1]
+
+    @property
     def disk_pays(self) -> bool:
         """Whether reading a token's keys and values is quicker than computing them, as far as both are known."""
         disk = self.disk
@@ -74,8 +81,8 @@ class Places:
 
     @property
     def token_bytes(self) -> float:
-        """Keys and values that are loaded for each token of a long text."""
-        return sum(pool.page_bytes for pool in self.prefix.pools if not pool.window) / self.prefix.page_size
+        """Bytes of keys and values that are loaded for each token of a long text."""
+        return sum(pool.page_bytes for _, pool in self.needed) / self.prefix.page_size
 
     def shun_disk(self) -> None:
         """A disk was late: compute for a while what it may have."""
@@ -85,14 +92,13 @@ class Places:
 
     def in_pools(self, block_hash: bytes) -> bool:
         """Whether layers that see everything have a page already."""
-        return all(pool.window or pool.lookup(block_hash) is not None for pool in self.prefix.pools)
+        return all(pool.lookup(block_hash) is not None for _, pool in self.needed)
 
     def in_host(self, block_hash: bytes) -> bool:
         """Whether the host has what those layers lack."""
         host = self.host
         return host is not None and all(
-            pool.window or pool.lookup(block_hash) is not None or (group, block_hash) in host
-            for group, pool in enumerate(self.prefix.pools)
+            pool.lookup(block_hash) is not None or (group, block_hash) in host for group, pool in self.needed
         )
 
 

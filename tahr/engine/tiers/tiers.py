@@ -3,9 +3,11 @@
 from time import sleep
 from typing import TYPE_CHECKING
 
+from tahr.engine.sequences.stats import TierUse
 from tahr.engine.tiers.fetcher import PageFetcher
 from tahr.engine.tiers.keeper import PageKeeper
 from tahr.engine.tiers.places import Places
+from tahr.kv.tiers.disk import DiskStats
 
 if TYPE_CHECKING:
     from tahr.engine.sequences.sequence import Sequence
@@ -23,6 +25,7 @@ class PageTiers:
         self._fetcher = PageFetcher(places)
         self.keep = self._keeper.keep
         self.keep_state = self._keeper.keep_state
+        self.copy = self._keeper.copy
 
     @property
     def n_waiting(self) -> int:
@@ -56,6 +59,26 @@ class PageTiers:
     def forget(self, hashes: "BlockHashes") -> None:
         """Let nobody find what was kept of a text: its computing cannot be trusted."""
         self._keeper.forget(hashes.known)
+
+    def use(self) -> TierUse:
+        """Bytes of the places at this moment, and counts. Any thread may ask."""
+        pages = self.places.stats
+        disk = self.places.disk
+        files = disk.stats if disk else DiskStats()
+        return TierUse(
+            host_bytes=self.places.host.n_bytes if self.places.host is not None else 0,
+            disk_bytes=disk.n_bytes if disk else 0,
+            disk_fault=disk.off if disk else "",
+            pages_stored=pages.n_stored,
+            pages_dropped=pages.n_dropped,
+            pages_loaded=pages.n_loaded,
+            files_written=files.n_written,
+            files_dropped=files.n_dropped,
+            files_read=files.n_read,
+            files_missed=files.n_missed,
+            files_damaged=files.n_damaged,
+            reads_late=files.n_late,
+        )
 
     def close(self) -> None:
         """Let a disk write what it was given; nothing is read or written after that."""

@@ -29,6 +29,7 @@ LEAST_FILES = 8  # files that a directory must hold to be of use
 LEAST_TIMED = 1 << 18  # bytes; smaller reads do not tell how quick the disk is
 SHARES = 32  # parts of its bounds after each of which a directory is looked at again
 CLOSE_S = 5.0  # time that pages still waiting to be written get when the process ends
+PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)  # errors of a moment, not of a disk
 TOUCH_S = 60.0  # a file that was used less long ago is not marked again
 
 
@@ -208,7 +209,11 @@ class DiskTier:
             log.warning("A file of keys and values is not used and removed: %s.", fault)
             remove(self._folder, request.which.name)
         except Exception as error:  # the thread and all requests go on, whatever is wrong with a disk
-            self._give_up_unless_link(error, request)
+            if isinstance(error, OSError) and error.errno == errno.ELOOP:  # a link in its place
+                self.stats.n_damaged += 1
+                remove(self._folder, request.which.name)
+            else:
+                self._give_up(error)
         finally:
             request.is_over = True
             self.ended.set()
@@ -284,14 +289,9 @@ class DiskTier:
                 self._n_unseen = 0
         return self.n_bytes + n_bytes <= self.max_bytes
 
-    def _give_up_unless_link(self, error: Exception, request: FileRead) -> None:
-        if isinstance(error, OSError) and error.errno == errno.ELOOP:
-            self.stats.n_damaged += 1
-            remove(self._folder, request.which.name)
-        else:
-            self._give_up(error)
-
     def _give_up(self, error: Exception) -> None:
+        if isinstance(error, OSError) and error.errno in PASSING:
+            return
         if not self.off:
             self.off = (error.strerror if isinstance(error, OSError) else None) or repr(error)
             log.warning("Keys and values are no longer kept in %s: %s.", self.path, self.off)

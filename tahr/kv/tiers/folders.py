@@ -32,9 +32,12 @@ def open_folder(path: Path) -> int:
 
 def open_below(root: int, name: str) -> int:
     """A descriptor of a directory in one that is open; refused and made likewise."""
-    with suppress(FileExistsError):
-        os.mkdir(name, PRIVATE, dir_fd=root)
-    folder = os.open(name, OPEN_FOLDER, dir_fd=root)
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(name, PRIVATE, dir_fd=root)
+        folder = os.open(name, OPEN_FOLDER, dir_fd=root)
+    except OSError as error:
+        raise ConfigError(f"The directory {name} of keys and values cannot be used: {error.strerror}.") from error
     if fault := fault_of(os.fstat(folder)):
         os.close(folder)
         raise ConfigError(f"The directory {name} of keys and values is not ours alone ({fault}): remove it.")

@@ -93,13 +93,14 @@ def tidy(root: int, bounds: Bounds) -> int | None:
         now = time.time()
         files = sorted(files_in(root), key=lambda file: file.used_at)
         doomed = [file for file in files if file.name.endswith(UNFINISHED) and abs(now - file.used_at) > STALE_S]
-        kept = [file for file in files if not file.name.endswith(UNFINISHED)]
-        n_bytes = sum(file.n_bytes for file in kept)
-        n_files = len(kept)
+        n_bytes = sum(file.n_bytes for file in files) - sum(file.n_bytes for file in doomed)
+        n_files = len(files) - len(doomed)
         if n_bytes > slackened(bounds.n_bytes) or n_files > slackened(bounds.n_files):
-            for file in kept:
+            for file in files:
                 if n_bytes <= KEPT * bounds.n_bytes and n_files <= KEPT * bounds.n_files:
                     break
+                if file.name.endswith(UNFINISHED):
+                    continue  # somebody writes to it
                 doomed.append(file)
                 n_bytes -= file.n_bytes
                 n_files -= 1

@@ -6,6 +6,7 @@ It is written once, under the block hash of its last page, and never changed. No
 checksum, which covers every byte, and its header agree with what was looked for.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -135,6 +136,8 @@ def write_all(descriptor: int, parts: Sequence[Any]) -> int:
     n_bytes = sum(map(len, left))
     while left:
         n = os.writev(descriptor, left[:MOST_VECTORS])
+        if n == 0:
+            raise OSError(errno.EIO, "the disk takes no bytes")
         left = behind(left, n)
     return n_bytes
 

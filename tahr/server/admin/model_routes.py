@@ -33,6 +33,8 @@ class ModelMemory(Struct):
     weight_bytes: int
     kv_reserved_bytes: int  # limit on keys and values
     kv_used_bytes: int  # pages of running sequences; those that only the prefix cache holds are free to take
+    kv_host_bytes: int = 0  # pages that are kept in the host's memory
+    kv_disk_bytes: int = 0  # bytes of the directory that pages are kept in
 
 
 class PoolEntry(Struct):
@@ -118,7 +120,8 @@ def memory_of(engine: ServedEngine) -> ModelMemory:
     now = engine.snapshot()
     reserved = engine.n_bytes - engine.n_weight_bytes
     used = reserved * now.pages_used // now.pages_total if now.pages_total else 0
-    return ModelMemory(engine.n_weight_bytes, reserved, used)
+    elsewhere = (now.tiers.host_bytes, now.tiers.disk_bytes) if now.tiers else (0, 0)
+    return ModelMemory(engine.n_weight_bytes, reserved, used, *elsewhere)
 
 
 ROUTES = [

@@ -154,6 +154,7 @@ class ServerMetrics(Observer):
             *pool_families(pool),
             *engine_families(engines),
             *energy_families(engines),
+            *tier_families(engines),
         ]
         return exposition([*self._families, *families])
 
@@ -231,6 +232,26 @@ def energy_families(engines: "Mapping[str, StatsSnapshot]") -> list[Metric]:
             for phase, value in (("prefill", use.prefill_j), ("decode", use.decode_j), ("idle", use.idle_j)):
                 joules.set((*labels, ("phase", phase)), value)
     return [each for each in (joules, seconds) if each.values]
+
+
+def tier_families(engines: "Mapping[str, StatsSnapshot]") -> list[Metric]:
+    """None of an engine whose pages are in its pools alone."""
+    n_bytes = Metric("gauge", ("tahr_kv_tier_bytes",), "Bytes of keys and values outside the pools, by tier.")
+    failed = Metric("gauge", ("tahr_kv_disk_failed",), "1: a disk failed, and is used no more.")
+    pages = counter("kv_tier_pages_total", "", "Pages outside the pools, by what became of them.")
+    files = counter("kv_tier_files_total", "", "Files of keys and values, by what became of them.")
+    for model, snapshot in engines.items():
+        if use := snapshot.tiers:
+            labels = labels_of(model)
+            failed.set(labels, bool(use.disk_fault))
+            for tier in ("host", "disk"):
+                n_bytes.set((*labels, ("tier", tier)), getattr(use, f"{tier}_bytes"))
+            for event in ("stored", "dropped", "loaded"):
+                pages.set((*labels, ("event", event)), getattr(use, f"pages_{event}"))
+            for event in ("written", "dropped", "read", "missed", "damaged"):
+                files.set((*labels, ("event", event)), getattr(use, f"files_{event}"))
+            files.set((*labels, ("event", "late")), use.reads_late)
+    return [each for each in (n_bytes, failed, pages, files) if each.values]
 
 
 def pool_families(pool: "ModelPool") -> list[Metric]:

@@ -148,6 +148,7 @@ def described(model: ServedModel) -> Numbers:
         "context_size": model.engine.context_size,
         "active_requests": snapshot.requests_running,
         "queued_requests": snapshot.requests_waiting,
+        "kv_tiers": counters.pop("tiers"),
         "scheduler": {name: value for name, value in counters.items() if not name.startswith(("prefix_", "spec_"))},
         "speculation": {name.removeprefix("spec_"): n for name, n in counters.items() if name.startswith("spec_")},
         "prefix_cache": {name.removeprefix("prefix_"): n for name, n in counters.items() if name.startswith("prefix_")},
