@@ -1,7 +1,6 @@
 """The places behind an engine's pools: what was asked for, checked, and made."""
 
 import logging
-import os
 import stat
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,6 +8,7 @@ from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
 
+from tahr.backends.host.memory import host_free_bytes, host_total_bytes
 from tahr.config import EngineConfig
 from tahr.config.sizes import parse_size
 from tahr.engine.engine import Engine
@@ -30,6 +30,8 @@ DIGEST_BYTES = 16
 MOST_TOKENS = 256  # tokens in a file, however small the pages are
 MAX_KEY_FILE = 1 << 10
 DEFAULT_SIZE = "20g"
+LEAST_PAGES = 8  # pages that memory of the host must hold to be of use
+ON_THEIR_WAY = 256 << 20  # most memory for copies that have not ended
 
 
 def add_tiers(
@@ -43,12 +45,14 @@ def add_tiers(
     n_run = run_pages(page_bytes, prefix.page_size)
     layout = layout_digest(engine, config, kernels, weights, model_config)
     disk = open_disk(config, layout, n_run * page_bytes) if config.kv_disk else None
-    host = host_store(config, page_bytes) if config.kv_host_size else None
-    if host is not None:
-        engine.executor.pages.reserve(host.max_bytes)
+    n_host_bytes = host_bytes(config, page_bytes) if config.kv_host_size else 0
+    if n_host_bytes:
+        engine.executor.pages.reserve(n_host_bytes)
+    # Copies on their way take memory beside what is kept: without it nothing new would come into a full store.
+    host: Host | None = BoundedStore(n_host_bytes - min(n_host_bytes // 8, ON_THEIR_WAY)) if n_host_bytes else None
     pace = engine.scheduler.pace
     engine.scheduler.tiers = PageTiers(Places(engine.executor.pages, prefix, pace, n_run, host, disk, TierStats()))
-    lines = [f"{host.max_bytes / 1e9:.1f} GB of host memory"] if host is not None else []
+    lines = [f"{n_host_bytes / 1e9:.1f} GB of host memory"] if n_host_bytes else []
     lines += [f"{disk.max_bytes / 1e9:.1f} GB in {disk.path}"] if disk else []
     line = f"Pages are kept in {' and '.join(lines)}"
     log.info(line)
@@ -75,16 +79,16 @@ def run_pages(page_bytes: int, page_size: int) -> int:
     return min(n_most, -(-MIN_FILE_BYTES // page_bytes))
 
 
-def host_store(config: EngineConfig, page_bytes: int) -> Host:
-    """Memory for pages on the host; a share is one of the machine's."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    max_bytes = parse_size(config.kv_host_size or "", "kv_host_size").of(total)
-    if not page_bytes <= max_bytes <= total:
+def host_bytes(config: EngineConfig, page_bytes: int) -> int:
+    """Bytes for pages on the host; a share is one of the machine's memory."""
+    free = host_free_bytes()
+    n_bytes = parse_size(config.kv_host_size or "", "kv_host_size").of(host_total_bytes())
+    if not LEAST_PAGES * page_bytes <= n_bytes <= free:
         raise ConfigError(
-            f"kv_host_size is {config.kv_host_size}, but it must be between {page_bytes} bytes, as a page has, and "
-            f"{total >> 20}m, which is all there is."
+            f"kv_host_size is {config.kv_host_size}, but it must be between {LEAST_PAGES * page_bytes} bytes, "
+            f"{LEAST_PAGES} pages, and {free >> 20}m, which is free here: choose another size."
         )
-    return BoundedStore(max_bytes)
+    return n_bytes
 
 
 def open_disk(config: EngineConfig, layout: bytes, run_bytes: int) -> DiskTier:

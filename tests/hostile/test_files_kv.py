@@ -22,6 +22,7 @@ from tahr.kv.tiers.page_files import (
     pack_header,
     read_file,
 )
+from tahr.kv.tiers.seal import Seal
 from tiered import LAYOUT, contents, disk_of, reply, tiered
 from tiers import examples
 
@@ -142,6 +143,28 @@ def test_what_is_no_file_of_ours_is_a_miss(stories: Path, tmp_path: Path, kind: 
     eng = tiered(stories, tmp_path / "kv")
     assert reply(eng, PROMPT) == wanted
     assert not disk_of(eng).off and disk_of(eng).stats.n_damaged > 0
+
+
+def test_files_that_were_planted_without_the_key(stories: Path, tmp_path: Path) -> None:
+    """Whoever can write to the directory makes checksums that are right, but no seal; and reads no page in it."""
+    seal = Seal(bytes(32))
+    wanted = reply(engine(stories), PROMPT)
+    reply(tiered(stories, tmp_path / "plain"), PROMPT)
+    reply(tiered(stories, tmp_path / "kv", seal=seal), PROMPT)
+    plain = sorted((tmp_path / "plain").rglob("*.kv"))[0]
+    files = sorted((tmp_path / "kv").rglob("*.kv"))
+    page = plain.read_bytes()[HEADER.size : HEADER.size + 64]
+    assert not any(page in file.read_bytes() for file in files)
+    for file in files:
+        content = bytearray(file.read_bytes())
+        content[HEADER.size + 100] ^= 1
+        content[12:16] = bytes(4)
+        content[12:16] = struct.pack("<I", checksum([bytes(content[: HEADER.size]), bytes(content[HEADER.size :])]))
+        file.write_bytes(content)
+    eng = tiered(stories, tmp_path / "kv", seal=seal)
+    assert reply(eng, PROMPT) == wanted and disk_of(eng).stats.n_damaged > 0
+    again = tiered(stories, tmp_path / "kv", seal=Seal(bytes(31) + b"1"))
+    assert reply(again, PROMPT)[:2] == wanted[:2]
 
 
 def test_a_stranger_cannot_make_us_read_much(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

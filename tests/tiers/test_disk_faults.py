@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,6 +101,18 @@ def test_a_disk_that_hangs_is_not_waited_for(stories: Path, tmp_path: Path, monk
     assert run(eng, seq) == [wanted[0]]
     assert time.perf_counter() - began < 1.9
     assert disk_of(eng).stats.n_late == 1 and eng.scheduler.tiers and not eng.scheduler.tiers.places.disk_pays
+
+
+def test_a_disk_slower_than_computing_is_not_asked(stories: Path, tmp_path: Path) -> None:
+    reply(tiered(stories, tmp_path / "kv"), PROMPT)
+    eng = tiered(stories, tmp_path / "kv")
+    places = eng.scheduler.tiers and eng.scheduler.tiers.places
+    assert places and places.disk_pays, "nothing is known yet, so it is tried"
+    disk_of(eng).bytes_per_s = 1e6
+    for slower, pays in ((1.02, True), (0.98, False)):
+        places.pace = SimpleNamespace(token_s=slower * places.token_bytes / 1e6)
+        assert places.disk_pays == pays
+    assert reply(eng, PROMPT)[2] == 0 and disk_of(eng).stats.n_read == 0
 
 
 # ---- damage -------------------------------------------------------------------------------------------------------

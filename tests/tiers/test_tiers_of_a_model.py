@@ -115,7 +115,7 @@ def test_odd_directories_are_refused(stories: Path, tmp_path: Path, make: Callab
         ({"kv_disk_size": "many"}, "kv_disk_size is 'many'"),
         ({"prefix_cache": False}, "leave one of the two out"),
         ({"kv_host_size": "1k"}, "kv_host_size is 1k, but it must be between"),
-        ({"kv_host_size": "100000g"}, "which is all there is"),
+        ({"kv_host_size": "100000g"}, "which is free here"),
         ({"kv_disk": None, "kv_disk_size": "1g"}, "kv_disk names no directory"),
     ],
 )

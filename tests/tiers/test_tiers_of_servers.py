@@ -1,5 +1,6 @@
 """`tahr serve` with `--kv-disk`: two servers on one directory, restarts, signals, and what is said of it."""
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -74,7 +75,9 @@ def test_keys_have_texts_of_their_own_after_a_restart(stories: Path, tmp_path: P
         assert ask(two, key="a-first-key") == (text, 256)
 
 
-def test_cache_shows_and_clears(stories: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_shows_and_clears(
+    stories: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "kv"
     with served(*options(stories, folder)) as server:
         ask(server)
@@ -86,5 +89,8 @@ def test_cache_shows_and_clears(stories: Path, tmp_path: Path, capsys: pytest.Ca
         assert "removed" in capsys.readouterr().err and not list(folder.rglob("*.kv"))
         assert ask(server, "Another " + TEXT)[1] == 0
         wait_for_files(folder)
+    monkeypatch.setenv("TAHR_ENGINE_KV_DISK", str(folder))
+    assert main(["doctor"]) == 0
+    assert re.search(rf"kv files +1, .* in {folder}", capsys.readouterr().out)
     assert main(["cache", "kv", str(tmp_path / "none")]) != 0
     assert "is no directory of keys and values" in capsys.readouterr().err

@@ -42,7 +42,7 @@ def test_adapters_have_pages_of_their_own(stories: Path, tmp_path: Path) -> None
         eng = with_adapter(tiered(stories, tmp_path / "kv"), stories, "mine", seed)
         seq = submit(eng, PROMPT, greedy(12, lora="mine"))
         replies += run(eng, seq)
-        assert seq.stats.n_cached_tokens == n_cached and disk_of(eng).flush(20)
+        assert seq.result.stats.n_cached_tokens == n_cached and disk_of(eng).flush(20)
     assert replies[0] == replies[2] != replies[1]
     assert reply(tiered(stories, tmp_path / "kv"), PROMPT)[2] == 0
 
@@ -51,12 +51,12 @@ def test_choices_of_a_prompt_whose_pages_come(stories: Path, tmp_path: Path) -> 
     params = greedy(12, n=3)
     eng = engine(stories)
     first = submit(eng, PROMPT, params)
-    wanted = run(eng, first, *first.forks)
+    wanted = run(eng, first, *first.queueing.forks)
     for _ in range(2):
         eng = tiered(stories, tmp_path / "kv")
         first = submit(eng, PROMPT, params)
-        assert run(eng, first, *first.forks) == wanted and disk_of(eng).flush(20)
-    assert first.stats.n_cached_tokens == 48
+        assert run(eng, first, *first.queueing.forks) == wanted and disk_of(eng).flush(20)
+    assert first.result.stats.n_cached_tokens == 48
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 """`tahr cache`: what is kept of prompts in files, and how to be rid of it."""
 
 import argparse
-import os
 import sys
-from pathlib import Path
 
 HELP = "show or clear a directory of keys and values"
 
@@ -27,29 +25,12 @@ def run(args: argparse.Namespace) -> int:
     """Print a line a layout, or remove all files."""
     from tahr.hub.progress import human_bytes
     from tahr.hub.refs import expanded
-    from tahr.kv.tiers.janitor import files_in, remove_files
+    from tahr.kv.tiers.janitor import look_at
 
-    root = opened(expanded(args.directory))
-    try:
-        files = files_in(root)
-        if args.clear:
-            remove_files(root, files)
-    finally:
-        os.close(root)
+    files = look_at(expanded(args.directory), args.clear)
     for layout in sorted({file.folder for file in files}):
         sizes = [file.n_bytes for file in files if file.folder == layout]
         print(f"{layout}  {len(sizes)} files  {human_bytes(sum(sizes))}")
     total = human_bytes(sum(file.n_bytes for file in files))
     print(f"{len(files)} files, {total}{', removed' if args.clear else ''}.", file=sys.stderr)
     return 0
-
-
-def opened(path: Path) -> int:
-    """A descriptor of a directory that is there; nothing is made."""
-    from tahr.errors import ConfigError
-    from tahr.kv.tiers.folders import OPEN_FOLDER
-
-    try:
-        return os.open(path, OPEN_FOLDER)
-    except OSError as error:
-        raise ConfigError(f"{path} is no directory of keys and values: {error.strerror}.") from error

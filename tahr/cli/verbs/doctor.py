@@ -94,7 +94,26 @@ def machine() -> list[str]:
         fact("hub cache", str(hf_cache.directory())),
         fact("other models", str(store.home())),
         fact("models here", f"{count}, {size}" if models else "none yet"),
+        *kv_files(),
     ]
+
+
+def kv_files() -> list[str]:
+    """The directory of keys and values that settings name, and what is in it."""
+    from tahr.cli.settings.settings_layers import read_layers
+    from tahr.hub.progress import human_bytes
+    from tahr.hub.refs import expanded
+    from tahr.kv.tiers.janitor import look_at
+
+    settings = read_layers(argparse.Namespace(config=None, sets=None), ("engine",), {}, lambda line: None)
+    directory = settings.values("engine").get("kv_disk")
+    if not directory:
+        return []
+    try:
+        files = look_at(expanded(directory))
+    except TahrError as error:
+        return [fact("kv files", str(error))]
+    return [fact("kv files", f"{len(files)}, {human_bytes(sum(file.n_bytes for file in files))} in {directory}")]
 
 
 class Found(NamedTuple):

@@ -10,8 +10,10 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
+from tahr.errors import ConfigError
 from tahr.kv.tiers.folders import OPEN_FOLDER
 from tahr.kv.tiers.page_files import RUN, STATE, UNFINISHED, remove
 
@@ -124,3 +126,18 @@ def remove_files(root: int, files: list[FoundFile]) -> None:
             if file.folder == name:
                 remove(folder, file.name)
         os.close(folder)
+
+
+def look_at(path: Path, clear: bool = False) -> list[FoundFile]:
+    """The files of a directory that is there, which are removed if they are to be."""
+    try:
+        root = os.open(path, OPEN_FOLDER)
+    except OSError as error:
+        raise ConfigError(f"{path} is no directory of keys and values: {error.strerror}.") from error
+    try:
+        files = files_in(root)
+        if clear:
+            remove_files(root, files)
+    finally:
+        os.close(root)
+    return files
