@@ -176,6 +176,13 @@ def test_comments_keep_a_silent_stream_alive(server: HttpServer) -> None:
     assert '"role":"assistant"' in seen
 
 
+def test_comments_keep_a_buffered_stream_alive_while_it_is_generated(server: HttpServer) -> None:
+    body = chat("SLOW " + "word " * 20, stream=True, buffer=True, guided_regex=".*", max_tokens=200)
+    with httpx.stream("POST", server.address + CHAT, json=body, timeout=20) as response:
+        parts = response.read().decode().split("\n\n")
+    assert ": keep-alive" in parts and sum('"content":"' in part for part in parts) == 2  # the first is empty
+
+
 def test_progress_of_a_prompt(server: HttpServer) -> None:
     found: list[dict[str, Any]] = []
     body = chat("HANG@0", stream=True, return_progress=True)

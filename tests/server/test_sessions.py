@@ -206,3 +206,13 @@ def test_a_template_that_adds_much_is_measured_not_guessed() -> None:
             response = talk.post(f"{number}", "a", max_tokens=20)
             assert response.status_code == 200, (number, response.text)
         assert talk.engine.seen[-1].text.count("[user]") > 1, "as much is remembered as fits"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_buffered_reply_that_is_cut_is_not_remembered(stream: bool) -> None:
+    with talking() as talk:
+        cut = talk.post("one", "a", guided_regex=".*", buffer=True, max_tokens=3, stream=stream)
+        assert cut.status_code == (200 if stream else 500) and "incomplete_reply" in cut.text
+        assert "You said" not in talk.say("two", "a")
+        talk.say("three", "a", guided_regex=".*", buffer=True, max_tokens=400, stream=stream)
+        assert "You said" in talk.say("four", "a")

@@ -10,9 +10,14 @@ from tahr.text.replies.deltas import merge
 WHOLE = ("stop", "tool_calls")  # reasons to end a reply with a grammar where that allows it
 
 
+def is_cut(finish_reason: str | None) -> bool:
+    """Whether a choice ended where its grammar does not."""
+    return finish_reason is not None and finish_reason not in WHOLE
+
+
 def check_whole(outputs: Sequence[ChoiceOutput], field: str) -> None:
     """Refuse outputs in which a text ends before its grammar lets it."""
-    if any(output.finish_reason not in WHOLE for output in outputs):
+    if any(is_cut(output.finish_reason) for output in outputs):
         reason = f"The reply ended before it was what {field} asks for: allow more tokens, or send it again."
         raise HttpError(500, reason, param=field, code="incomplete_reply")
 

@@ -22,7 +22,7 @@ from tahr.server.models.engine_port import EngineStream
 from tahr.server.models.registry import ServedModel
 from tahr.server.models.text_pool import TextPool
 from tahr.server.observe.observer import Observers
-from tahr.server.replies.buffering import as_chunk, check_whole
+from tahr.server.replies.buffering import as_chunk, check_whole, is_cut
 from tahr.server.replies.formatter import CachedDetails, ChoiceOutput, Formatter, ReasoningDetails, Usage
 from tahr.server.replies.logprobs import shown
 from tahr.server.state.state import ServerState
@@ -146,7 +146,7 @@ def received(active: ActiveGeneration, choice: int, chunk: Chunk) -> Chunk:
         raise HttpError(503, "The request was cancelled by the server: try again.", code="cancelled")
     if active.reply.prefill_only:
         chunk = emptied(chunk)
-    if active.reply.turn:
+    if active.reply.turn and not (active.reply.buffered and is_cut(chunk.finish_reason)):
         active.reply.turn.add(chunk)
     active.observers.chunk(active.record, choice, chunk)
     return chunk
@@ -331,7 +331,8 @@ async def keep_alive(active: ActiveGeneration) -> None:
     while True:
         await asyncio.sleep(PROGRESS_EVERY_S if reports and not record.token_at else active.keep_alive_s)
         now = perf_counter()
-        quiet_since = max(quiet_since, record.last_token_at)
+        if not active.reply.buffered:
+            quiet_since = max(quiet_since, record.last_token_at)
         if reports and not record.token_at and (events := chunk_progress(active)):
             quiet_since = now
             await active.request.send(events)
