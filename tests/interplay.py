@@ -60,7 +60,9 @@ COLUMNS: dict[str, dict[str, Runs | Refuses]] = {
         "drafts": Runs((f"{CHAT_EVENTS}::test_guesses_from_the_text", f"{EVENTS}::test_drafts_change_no_text")),
         "sessions": NO_IMAGES,
         "prefix hit": Runs((f"{CHAT_EVENTS}::test_hits_before_inside_and_behind_images",)),
-        "preemption": Runs((f"{CHAT_EVENTS}::test_preempted_chats",)),
+        "preemption": Runs(
+            (f"{CHAT_EVENTS}::test_preempted_chats", f"{CHAT_EVENTS}::test_preempted_chats_of_layers_with_states")
+        ),
         "snapshot": NO_IMAGES,  # only sessions have snapshots
         "embeddings": Refuses("This model embeds texts alone", f"{CHATS}::test_a_model_of_chats_embeds_no_images"),
         "deterministic": Runs((f"{CHATS}::test_a_batch_is_each_alone", f"{CHAT_EVENTS}::test_chunks_of_a_batch")),

@@ -22,6 +22,7 @@ TEXT: Config = {
 }  # fmt: skip
 ROPE: Config = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
 BLOCKS: Config = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+PARTIAL: Config = {"partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}
 VISION: Config = {
     "depth": 5, "hidden_size": 48, "num_heads": 4, "intermediate_size": 80, "patch_size": 4, "spatial_merge_size": 2,
     "temporal_patch_size": 2, "in_channels": 3, "hidden_act": "gelu_pytorch_tanh", "out_hidden_size": 32,
@@ -50,6 +51,18 @@ CASES: dict[str, Config] = {
         "text_config": {**TEXT, "model_type": "qwen2_5_vl_text", "head_dim": 8, "rope_parameters": BLOCKS},
         "vision_config": {**VISION, "model_type": "qwen2_5_vl_vision", "hidden_act": "silu", "window_size": 16,
                           "fullatt_block_indexes": [1, 3]},
+    },
+    # Every fourth layer attends, with a rope of three axes in half of a head; the others keep states.
+    "qwen3_5": {
+        "model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"], **IDS,
+        "tie_word_embeddings": False,
+        "text_config": {
+            **TEXT, "model_type": "qwen3_5_text", "rope_parameters": {**ROPE, **PARTIAL},
+            "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
+            "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4,
+            "layer_types": [*["linear_attention"] * 3, "full_attention", "linear_attention"],
+        },
+        "vision_config": {**VISION, "model_type": "qwen3_5_vision"},
     },
 }  # fmt: skip
 GRIDS = [(4, 6), (8, 4), (2, 2)]  # height and width of each image, in patches
@@ -100,7 +113,11 @@ def shapes_of(case: str) -> dict[str, list[int]]:
 
 def make_weights(case: str) -> Arrays:
     """The same numbers on every machine: each tensor's values depend on its name and shape alone."""
-    return {name: values(name, tuple(shape)) for name, shape in shapes_of(case).items()}
+    made = {name: values(name, tuple(shape)) for name, shape in shapes_of(case).items()}
+    if case == "qwen3_5":  # its text model stores the gains of norms less one
+        own = [name for name in made if "language_model" in name and name.endswith("norm.weight")]
+        made |= {name: made[name] - 1 for name in own if "linear_attn" not in name}
+    return made
 
 
 def expected(case: str) -> dict[str, Any]:

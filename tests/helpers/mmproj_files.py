@@ -44,7 +44,7 @@ def tower_tensors(case: str) -> Arrays:
             found[f"v.deepstack.{fed[int(parts[1])]}.{DEEPSTACK[parts[2]]}.{kind}"] = values
         elif parts[0] == "blocks":
             part = ".".join(parts[2:])
-            if part == "attn.qkv" and case != "qwen3_vl":
+            if part == "attn.qkv" and case in ("qwen2_vl", "qwen2_5_vl"):
                 found |= {
                     f"v.blk.{parts[1]}.attn_{s}.{kind}": v for s, v in zip("qkv", np.split(values, 3), strict=True)
                 }

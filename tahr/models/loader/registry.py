@@ -29,7 +29,7 @@ from tahr.models.families.gpt.starcoder2 import STARCODER2
 from tahr.models.families.granite import GRANITE
 from tahr.models.families.granite_moe import GRANITE_MOE
 from tahr.models.families.hybrid.granite4 import GRANITE_4
-from tahr.models.families.hybrid.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
+from tahr.models.families.hybrid.qwen3_next import QWEN3_NEXT
 from tahr.models.families.llama import INTERNLM3, LLAMA, MINISTRAL, MISTRAL, MIXTRAL
 from tahr.models.families.minicpm import MINICPM
 from tahr.models.families.ministral3 import MINISTRAL3
@@ -48,7 +48,7 @@ from tahr.models.files.gguf import read_gguf
 from tahr.models.files.hf import read_hf
 from tahr.models.towers.chinese_clip import CHINESE_CLIP
 from tahr.models.towers.clip import CLIP
-from tahr.models.towers.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
+from tahr.models.towers.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_5, QWEN3_5_MOE, QWEN3_VL
 from tahr.models.towers.siglip import SIGLIP, SIGLIP2
 from tahr.models.towers.whisper import WHISPER
 from tahr.weights.tensor import HostTensor

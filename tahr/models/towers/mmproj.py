@@ -14,6 +14,8 @@ from tahr.weights.tensor import HostTensor
 KINDS = {
     "qwen2vl": ("qwen2vl_merger", "qwen2.5vl_merger"),
     "qwen3vl": ("qwen3vl_merger",),
+    "qwen35": ("qwen3vl_merger",),
+    "qwen35moe": ("qwen3vl_merger",),
 }
 PLACEHOLDER = "<|image_pad|>"
 MERGE = 2  # patches on a side of a square, where the file does not say
@@ -50,7 +52,7 @@ def check_kind(f: Fields, architecture: str) -> str:
     kind = f.text("clip.vision.projector_type") or f.text("clip.projector_type")
     if kind in KINDS.get(architecture, ()):
         return kind
-    known = ", ".join(name for names in KINDS.values() for name in names)
+    known = ", ".join(sorted({name for names in KINDS.values() for name in names}))
     raise UnsupportedModel(
         f"{f.where} is of a tower of the kind {kind[:80]!r}, which does not belong to a text model of architecture "
         f"{architecture!r}. Tahr has {known}: give the model's own mmproj file."

@@ -13,8 +13,9 @@ from tahr.models.config.rope import in_the_plane
 from tahr.models.decoder import Decoder
 from tahr.models.encoders.layers import of_floats
 from tahr.models.families import qwen2, qwen3
+from tahr.models.families.hybrid import qwen3_next
 from tahr.models.families.phi3 import qkv_heights
-from tahr.models.family import Family
+from tahr.models.family import Family, Refine
 from tahr.models.files.hf import common
 from tahr.models.parts.arrange import Tensors
 from tahr.models.parts.makers import Make
@@ -41,6 +42,7 @@ VISION = {
     "temporal_patch_size": TAPS,
     "deepstack_visual_indexes": [8, 16, 24],
 }
+VISION_3_5 = {**VISION, "deepstack_visual_indexes": []}
 COMMON = {"num_hidden_layers": "depth", "num_attention_heads": "num_heads"}  # names of what all transformers have
 
 QWEN2 = {
@@ -87,14 +89,14 @@ def refine_2_5_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
     """The tower that was found beside a GGUF, as `tahr.models.loader.projector` describes it."""
     sections = f.items("rope.dimension_sections")
-    is_third = f.values["general.architecture"] == "qwen3vl"
-    rope = {"mrope_section": sections[:3], "mrope_interleaved": is_third}
+    kind = f.values.get("projector_type")
+    rope = {"mrope_section": sections[:3], "mrope_interleaved": kind == "qwen3vl_merger"}
     found = replace(f, values={**f.values, "rope_parameters": rope}, prefix="")
-    if not is_third:
-        kind = found.get("projector_type")
-        windowed = kind == "qwen2.5vl_merger"
-        return seeing_windows(found, cfg) if windowed else seeing(found, cfg, VISION_2, NO_POSITIONS)
-    cfg = seeing(found, cfg, VISION)
+    if kind == "qwen2vl_merger":
+        return seeing(found, cfg, VISION_2, NO_POSITIONS)
+    if kind == "qwen2.5vl_merger":
+        return seeing_windows(found, cfg)
+    cfg = seeing(found, cfg, VISION_3_5)
     n_fed = f.count("n_deepstack_layers", limits.MOST_LAYERS, default=0, least=0)
     if cfg.chat_vision and len(cfg.chat_vision.deepstack) != n_fed:
         raise f.wrong("n_deepstack_layers", f"{len(cfg.chat_vision.deepstack)}, as many as the tower feeds")
@@ -275,3 +277,32 @@ QWEN2_VL = Family(
     arrange=arrange,
 )
 QWEN2_5_VL = replace(QWEN2_VL, name="qwen2_5_vl", refine_hf=refine_2_5_hf)
+
+
+def refine_3_5_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    return seeing(f, qwen3_next.refine_hf(f, cfg), VISION_3_5)
+
+
+def refine_3_5_moe_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    return seeing(f, qwen3_next.refine_moe_hf(f, cfg), VISION_3_5)
+
+
+def arrange_3_5(cfg: ModelConfig, tensors: Tensors) -> Tensors:
+    return arrange(cfg, qwen3_next.arrange(cfg, tensors))
+
+
+def with_sight(family: Family, refine: Refine) -> Family:
+    """A hybrid of Qwen3.5 that reads images where its files have a tower."""
+    refine_text = family.refine_gguf
+    return replace(
+        family,
+        build=with_tower(family.build),
+        refine_hf=refine,
+        refine_gguf=lambda f, cfg: refine_gguf(f, refine_text(f, cfg)),
+        hf_names={**family.hf_names, **NAMES},
+        arrange=arrange_3_5,
+    )
+
+
+QWEN3_5 = with_sight(qwen3_next.QWEN3_5, refine_3_5_hf)
+QWEN3_5_MOE = with_sight(qwen3_next.QWEN3_5_MOE, refine_3_5_moe_hf)
