@@ -83,6 +83,7 @@ SERVER = (
         ("--response-store-max-bytes",), "response_max_bytes", whole_number, "bytes of all of them (default 64 MiB)"
     ),
     Option(("--response-store-max-age",), "response_max_age_s", float, "seconds to store each (default a day)"),
+    Option(("--state-dir",), "state_dir", str, "a folder where stored responses outlive the server (default: none)"),
     Option(("--grace",), "grace_s", float, "seconds from a signal to the end (default 10)"),
 )
 WATCHING = (

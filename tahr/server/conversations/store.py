@@ -3,9 +3,9 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tahr.server.http.errors import HttpError
 
@@ -59,6 +59,34 @@ class StoredResponse:
         return [item.data for turn in reversed(turns) for item in turn]
 
 
+class KeptResponse(NamedTuple):
+    """A response as it outlives the process; one that is not listed has others that follow from it."""
+
+    owner: Owner
+    response: StoredResponse
+    is_listed: bool
+    age_s: float
+
+
+class ResponseKeeper(Protocol):
+    """Keeps the responses of a store beyond the process."""
+
+    def put(self, kept: KeptResponse) -> None: ...
+    def hide(self, id: str) -> None: ...
+    def forget(self, id: str) -> None: ...
+    def commit(self, everything: Callable[[], Iterable[KeptResponse]]) -> None:
+        """End a change of the store, whose responses `everything` gives, parents first."""
+
+
+class NoKeeper:
+    """Nothing outlives the process."""
+
+    def put(self, kept: KeptResponse) -> None: ...
+    def hide(self, id: str) -> None: ...
+    def forget(self, id: str) -> None: ...
+    def commit(self, everything: Callable[[], Iterable[KeptResponse]]) -> None: ...
+
+
 @dataclass(slots=True)
 class StoreLimits:
     """Limits of a store."""
@@ -82,9 +110,15 @@ class ResponseStore:
     So an owner keeps what it has while it takes no more than its share, whatever others store.
     """
 
-    def __init__(self, limits: StoreLimits, clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        limits: StoreLimits,
+        clock: Callable[[], float] = time.monotonic,
+        keeper: ResponseKeeper | None = None,
+    ):
         self._limits = limits
         self._clock = clock
+        self._keeper = keeper or NoKeeper()
         self._owned: dict[Owner, Owned] = {}
         self._by_item: dict[tuple[Owner, str], tuple[StoredResponse, bytes]] = {}
         self._lock = threading.Lock()
@@ -99,13 +133,31 @@ class ResponseStore:
     def add(self, owner: Owner, response: StoredResponse) -> None:
         with self._lock:
             response.stored_at = self._clock()
-            response.n_users = 1
-            owned = self._owned.setdefault(owner, Owned())
-            owned.entries[response.id] = response
-            self._by_item |= {(owner, item.id): (response, item.data) for item in response.outputs.items}
-            owned.n_bytes += response.n_bytes
-            self._use_parent(owned, response)
+            for ancestor in self._insert(owner, response):
+                self._keeper.put(self._kept(owner, ancestor, False))
+            self._keeper.put(self._kept(owner, response, True))
             self._evict()
+            self._keeper.commit(self._everything)
+
+    def restore(self, kept: Sequence[KeptResponse]) -> None:
+        """Take over what an earlier process has kept, within the limits of this one."""
+        with self._lock:
+            for owner, response, is_listed, age_s in kept:
+                response.stored_at = self._clock() - age_s
+                if is_listed:
+                    self._insert(owner, response)
+            for each in kept:
+                if not each.response.n_users:
+                    self._keeper.forget(each.response.id)
+            self._evict()
+            self._keeper.commit(self._everything)
+
+    def _insert(self, owner: Owner, response: StoredResponse) -> list[StoredResponse]:
+        """List a response; returned are its ancestors that were evicted and count again."""
+        owned = self._owned.setdefault(owner, Owned())
+        owned.entries[response.id] = response
+        self._by_item |= {(owner, item.id): (response, item.data) for item in response.outputs.items}
+        return [each for each in counted_with(owned, response) if each is not response]
 
     def get(self, owner: Owner, id: str) -> StoredResponse:
         with self._lock:
@@ -134,16 +186,22 @@ class ResponseStore:
             if owner not in self._owned or id not in self._owned[owner].entries:
                 raise not_found(id)
             self._drop(owner, id)
+            self._keeper.commit(self._everything)
 
-    def _use_parent(self, owned: Owned, response: StoredResponse) -> None:
-        """A parent that was evicted meanwhile counts again, and so do those before it."""
-        at = response.parent
-        while at is not None:
-            at.n_users += 1
-            if at.n_users > 1:
-                return
-            owned.n_bytes += at.n_bytes
-            at = at.parent
+    def _kept(self, owner: Owner, response: StoredResponse, is_listed: bool) -> KeptResponse:
+        return KeptResponse(owner, response, is_listed, self._clock() - response.stored_at)
+
+    def _everything(self) -> list[KeptResponse]:
+        found: dict[str, KeptResponse] = {}
+        for owner, owned in self._owned.items():
+            for response in owned.entries.values():
+                at = response.parent
+                chain = [self._kept(owner, response, True)]
+                while at is not None and at.id not in found and at.id not in owned.entries:
+                    chain.append(self._kept(owner, at, False))
+                    at = at.parent
+                found |= {each.response.id: each for each in reversed(chain)}
+        return list(found.values())
 
     def _evict(self) -> None:
         for owner, owned in list(self._owned.items()):
@@ -172,9 +230,26 @@ class ResponseStore:
         while at is not None:
             at.n_users -= 1
             if at.n_users:
+                if at is dropped:
+                    self._keeper.hide(at.id)
                 return
             owned.n_bytes -= at.n_bytes
+            self._keeper.forget(at.id)
             at = at.parent
+
+
+def counted_with(owned: Owned, response: StoredResponse) -> list[StoredResponse]:
+    """Count a user of a response, and one of its parent if it had none before, and so on: those that had none."""
+    found: list[StoredResponse] = []
+    at: StoredResponse | None = response
+    while at is not None:
+        at.n_users += 1
+        if at.n_users > 1:
+            break
+        owned.n_bytes += at.n_bytes
+        found.append(at)
+        at = at.parent
+    return found
 
 
 def first_of(owned: Owned) -> StoredResponse:

@@ -48,6 +48,7 @@ class Settings:
     response_max_entries: int = 1024  # stored responses of /v1/responses
     response_max_bytes: int = 64 * 2**20  # limit on all of them together
     response_max_age_s: float = 86_400.0
+    state_dir: str | None = None  # a folder where stored responses outlive the server
     decision_trace_jsonl: str | None = None  # a file that gets a line per step of the engine
     chrome_trace: str | None = None  # the same for chrome://tracing
     request_dump_dir: str | None = None  # a folder that gets a folder per request

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from tahr.config import sampling_values
@@ -20,6 +21,7 @@ from tahr.server.observe.server_metrics import ServerMetrics
 from tahr.server.observe.tracing import open_tracer
 from tahr.server.state.admission import Admission
 from tahr.server.state.settings import Settings
+from tahr.server.state.state_file import StateFile
 
 MakeModel = Callable[[str, str], ServedModel]  # arguments are a name and the model's source
 
@@ -42,9 +44,11 @@ class ServerState:
         self.host_guard = HostGuard(settings.host, settings.allowed_hosts, settings.cors_origins)
         self.rate_limits = rate_limits(settings.rate_limit, settings.rate_limit_total)
         self.sessions = Sessions(settings.session_max_entries, settings.session_max_tokens)
-        self.responses = ResponseStore(
-            StoreLimits(settings.response_max_entries, settings.response_max_bytes, settings.response_max_age_s)
-        )
+        self._file = StateFile(Path(settings.state_dir).expanduser()) if settings.state_dir else None
+        limits = StoreLimits(settings.response_max_entries, settings.response_max_bytes, settings.response_max_age_s)
+        self.responses = ResponseStore(limits, keeper=self._file)
+        if self._file:
+            self.responses.restore(self._file.load(settings.response_max_bytes))
         self.text_pool = TextPool(always_threads=settings.has_sessions)  # a session is longer than what is sent
         self.metrics = ServerMetrics()
         tracer = open_tracer(settings.otlp_endpoint, settings.host)
@@ -56,6 +60,8 @@ class ServerState:
         self.models.clear()
         self.observers.close()
         self.text_pool.close()
+        if self._file:
+            self._file.close()
 
 
 def plain_settings(settings: Settings) -> dict[str, Any]:
