@@ -137,6 +137,28 @@ def test_a_request_that_leaves_while_its_pages_come(stories: Path, tmp_path: Pat
     assert reply(eng, LONG[:61])[:2] == wanted[:2]
 
 
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("host", [False, True])
+def test_texts_that_begin_alike_bring_their_beginning_once(
+    stories: Path, tmp_path: Path, late: bool, host: bool
+) -> None:
+    """Thirty at once: one reads, the others wait for it."""
+    prompts = [[*LONG[:61], 3 + place, 5] for place in range(30)]
+    wanted = [reply(engine(stories), prompt, 4)[0] for prompt in prompts]
+    eng = tiered(stories, tmp_path / "kv", late=late, host_bytes=(1 << 24) * host, max_batch_size=8)
+    reply(eng, prompts[0], 4)
+    if host:
+        for pool in eng.scheduler.pools:
+            while pool.evict():
+                pass
+    else:
+        eng = tiered(stories, tmp_path / "kv", late=late, max_batch_size=8)
+    sequences = [submit(eng, prompt, greedy(4)) for prompt in prompts]
+    assert run(eng, *sequences) == wanted
+    assert eng.scheduler.tiers and eng.scheduler.tiers.places.stats.n_loaded == (7 if host else 6)
+    assert disk_of(eng).stats.n_read == (0 if host else 3)
+
+
 def test_limits_of_the_prefix_cache_hold_for_pages_that_come_back(stories: Path, tmp_path: Path) -> None:
     reply(tiered(stories, tmp_path / "kv"), LONG[:61])
     limit = 3 * page_bytes(stories)

@@ -17,7 +17,7 @@ from tahr.executor.protocol import STATES
 from tahr.kv.tiers.disk import FileRead, NameLookup
 from tahr.kv.tiers.page_files import Contents, KvFile
 
-MAX_FETCHES = 8  # sequences whose pages are on their way at once
+MAX_FETCHES = 32  # sequences whose pages are on their way at once
 READ_AHEAD = 4  # files that are being read while others are loaded
 LOADED_BYTES = 64 << 20  # limit on what is loaded between two steps
 LATE_S = 0.5  # grace of a disk, beyond twice the time that it should take
@@ -73,6 +73,7 @@ class PageFetcher:
         self._pools = places.prefix.pools
         self._fetches: dict[int, Fetch] = {}  # keys are ids of sequences
         self._tried: set[int] = set()  # sequences that were looked for since they were queued
+        self._coming: dict[bytes, Fetch] = {}  # hashes of pages on their way, and who brings them
 
     @property
     def n_waiting(self) -> int:
@@ -136,6 +137,7 @@ class PageFetcher:
         if not fetch.is_over or fetch.loads:
             return False
         del self._fetches[fetch.seq.id]
+        self._coming = {block_hash: each for block_hash, each in self._coming.items() if each is not fetch}
         for pool, pages in zip(self._pools, fetch.held, strict=True):
             pool.release(pages)
         return True
@@ -164,6 +166,8 @@ class PageFetcher:
         while fetch.at < len(fetch.hashes):
             if self._places.in_pools(fetch.hashes[fetch.at]):
                 fetch.at += 1
+            elif self._coming.get(fetch.hashes[fetch.at], fetch) is not fetch:
+                yield  # another text begins alike
             elif self._places.in_host(fetch.hashes[fetch.at]):
                 if not (self._places.host_pays and self._load_from_host(fetch)):
                     return
@@ -185,6 +189,7 @@ class PageFetcher:
                 break
             hashes.append(block_hash)
         fetch.at += len(hashes)
+        self._coming |= dict.fromkeys(hashes, fetch)
         found = {
             group: {each: page for each in hashes if (page := host.get((group, each))) is not None}
             for group in self._groups
@@ -231,6 +236,7 @@ class PageFetcher:
                 end = len(fetch.hashes) if self._places.prefix.checkpoints is not None else begin
             if end == begin:
                 return
+            self._coming |= dict.fromkeys(fetch.hashes[begin:end], fetch)
             read = self._run_read(KvFile(fetch.hashes[end - 1], end - begin))
             fetch.reads.append(read)
             disk.read(read.request)

@@ -40,10 +40,9 @@ class PageKeeper:
         runs: list[ListOf[bytes]] = []
         if places.disk_pays:
             runs = [hashes[run * n_run : (run + 1) * n_run] for run in range(begin // n_run, end // n_run)]
-        wanted = [*hashes[begin:end]] if places.host is not None else []
-        wanted += [each for run in runs for each in run if each not in wanted]
-        if wanted:
-            self._wanted.append(FullPages(wanted, runs))
+        wanted = hashes[begin:end] if places.host is not None else []
+        if wanted or runs:
+            self._wanted.append(FullPages([*wanted, *(each for run in runs for each in run)], runs))
         if seq.id in self._states:
             self._keep_state(seq)
 
