@@ -1,6 +1,7 @@
 """Recordings written down by the library and the command: a tiny model of random numbers, and a real one."""
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import speech_models
 from sounds import tone, wav
 from tahr import LLM
 from tahr.cli import main as cli
+from tahr.cli.terminal.sound_progress import SoundProgress
 from tahr.config import EngineConfig
 from tahr.errors import ConfigError
 from tahr.speech.decoding.options import TranscribeOptions
@@ -140,7 +142,9 @@ def test_the_command_writes_each_format(
 
     def written(*more: str) -> str:
         assert cli.main(["transcribe", str(folder), str(path), "-l", "english", "--beam", "1", *more]) == 0
-        return capsys.readouterr().out
+        found = capsys.readouterr()
+        assert "[1.5 s of sound in" in found.err
+        return found.out
 
     whole = json.loads(written("-f", "verbose_json"))
     assert whole["task"] == "transcribe" and whole["language"] == "english" and whole["duration"] == 1.5
@@ -158,10 +162,27 @@ def test_the_command_refuses(folder: Path, capsys: pytest.CaptureFixture[str]) -
         ([str(folder), "x.wav", "-l", "klingon"], "'klingon' is none of this model's"),
         ([str(folder), "x.wav", "--temperature", "3"], "between 0 and 1"),
         ([str(folder), "a.wav", "b.wav", "-f", "vtt"], "give one file"),
+        ([str(folder), "a.wav", "b.wav", "-f", "srt"], "give one file"),
         ([str(assets.stories()), "x.wav"], "reads no recordings"),
     ):
         assert cli.main(["transcribe", *arguments]) != 0
         assert says in capsys.readouterr().err
+
+
+def test_a_terminal_shows_how_far_it_is() -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Terminal()
+    progress = SoundProgress(out)
+    progress.show(3725.5)
+    progress.wipe()
+    assert out.getvalue().startswith("\r01:02:05 written down, ") and out.getvalue().endswith("\r\x1b[K")
+    for quiet in (SoundProgress(out, shown=False), SoundProgress(StringIO())):
+        quiet.show(1)
+        quiet.wipe()
+    assert out.getvalue().count("\r") == 2
 
 
 # ---- a real model ---------------------------------------------------------------------------------------------------

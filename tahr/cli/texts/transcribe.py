@@ -3,11 +3,13 @@
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tahr.cli.bench.bench_shapes import positive
 from tahr.cli.settings.options import within_cores
-from tahr.cli.terminal.console import note
+from tahr.cli.terminal.console import CONTROL, note
+from tahr.cli.terminal.sound_progress import SoundProgress
 from tahr.config import EngineConfig
 from tahr.errors import ConfigError
 from tahr.speech.decoding.options import TranscribeOptions
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 HELP = "write down what is said in recordings"
 STDIN = "-"
+SUBTITLES = ("srt", "vtt")
 STREAMED = {"text": lambda s: s.text.strip() + "\n", "srt": srt_cue, "vtt": vtt_cue}
 N_SEATS = 2  # recordings whose rows are in memory at once: a window's, and the next one's
 
@@ -51,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.format == "vtt" and len(args.files) > 1:
+    if args.format in SUBTITLES and len(args.files) > 1:
         raise ConfigError("Subtitles are those of one recording: give one file.")
     options = options_of(args)
     config = EngineConfig(
@@ -84,15 +87,26 @@ def options_of(args: argparse.Namespace) -> TranscribeOptions:
 
 def write(llm: "LLM", path: str, form: str, options: TranscribeOptions) -> None:
     """Write down what is said in one recording; text and subtitles as they are found."""
+    progress = SoundProgress(sys.stderr, shown=not sys.stdout.isatty())
     with opened(llm, path, options) as found:
-        if form not in STREAMED:
-            segments = list(found)
-            sys.stdout.write(json.dumps(whole(found, segments, form, options), ensure_ascii=False) + "\n")
-            return
-        sys.stdout.write(VTT_HEAD if form == "vtt" else "")
-        for segment in found:
-            sys.stdout.write(STREAMED[form](segment))
-            sys.stdout.flush()
+        segments = followed(found, progress)
+        if form in STREAMED:
+            sys.stdout.write(VTT_HEAD if form == "vtt" else "")
+            for segment in segments:
+                sys.stdout.write(STREAMED[form](segment).translate(CONTROL if sys.stdout.isatty() else {}))
+                sys.stdout.flush()
+        else:
+            made = whole(found, list(segments), form, options)
+            sys.stdout.write(json.dumps(made, ensure_ascii=False) + "\n")
+    note(progress.summary(found.seconds))
+
+
+def followed(found: "Transcription", progress: SoundProgress) -> Iterator[SpokenSegment]:
+    """The segments, while a terminal shows how far they are."""
+    for segment in found:
+        progress.show(segment.end)
+        yield segment
+    progress.wipe()
 
 
 def opened(llm: "LLM", path: str, options: TranscribeOptions) -> "Transcription":
