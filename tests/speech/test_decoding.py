@@ -236,12 +236,12 @@ def test_windows_of_a_recording_do_not_depend_on_its_blocks() -> None:
     for cut in (1_000, 7_777, 30_000):
         recording = SoundReader((sound[i : i + cut] for i in range(0, len(sound), cut)), 80, 20)
         whole = SoundReader(iter([sound]), 80, 20)
-        for frame in (0, 33, 80, 150, 187):
+        for frame in (0, 33, 80, 150, 186):
             one = recording.read(frame)
             other = whole.read(frame)
             assert one and other and one[1:] == other[1:]
             np.testing.assert_array_equal(one.rows, other.rows)
-        assert recording.read(188) is None and recording.seconds == whole.seconds == 30_000 / 16_000
+        assert recording.read(187) is None and recording.seconds == whole.seconds == 30_000 / 16_000
 
 
 def test_the_last_window_and_silence() -> None:
@@ -266,3 +266,10 @@ def test_the_language_is_heard_where_something_is_said() -> None:
     next(silent)
     with pytest.raises(StopIteration):
         silent.send(SoundWindow(ROWS, 80, True, True))
+
+
+def test_frames_behind_the_end_are_zeros() -> None:
+    sound = np.random.default_rng(1).uniform(-0.5, 0.5, 1_000).astype(np.float32)
+    window = SoundReader(iter([sound]), 80, 20).read(0)
+    assert window and window.n_frames == 6 and window.is_last
+    assert window.rows[:4, :100].any(axis=1).all() and not window.rows[4:, :100].any()

@@ -195,8 +195,5 @@ def test_what_a_real_model_hears(beams: int) -> None:
     sound = assets.need("agent-alreadyon.wav")
     with LLM(str(folder)) as llm:
         found = list(llm.transcribe(sound, beams=beams))
-    assert [segment.text for segment in found] == [
-        " That agent is already logged on.",
-        " Please enter your agent number followed by the pound key.",
-    ]
-    assert found[0].end == found[1].start == pytest.approx(2.24, abs=0.3)
+    text = " That agent is already logged on. Please enter your agent number followed by the pound key."
+    assert [(each.start, each.end, each.text) for each in found] == [(0, 6, text)]  # as OpenAI's own program

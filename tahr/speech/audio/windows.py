@@ -40,21 +40,22 @@ class SoundReader:
         return (self._first + len(self._held)) / (100 * HOP)
 
     def read(self, frame: int) -> SoundWindow | None:
-        """The window from a frame on; None behind the end."""
+        """The window from a frame on; None where no whole frame is left."""
         begin = max(0, frame * HOP - BEFORE)
         end = (frame + self._n_frames) * HOP
         self._forget(begin)
         self._fill(end + BEFORE)
         n_samples = self._first + len(self._held) - frame * HOP
-        if n_samples <= 0:
+        n_frames = min(self._n_frames, max(0, n_samples) // HOP)
+        if not n_frames:
             return None
         samples = self._held[begin - self._first :]
         is_silent = not np.abs(samples[: end - begin]).max() > SILENT
-        n_frames = min(self._n_frames, -(-n_samples // HOP))
         is_last = self._has_ended and n_samples <= self._n_frames * HOP
         if is_silent:
             return SoundWindow(NO_ROWS, n_frames, is_last, is_silent)
         frames = log_mel(reflected(samples) if frame == 0 else samples, self._n_frames, self._n_bins)
+        frames[n_frames:] = 0  # zeros, not silence, stand behind the end in OpenAI's program
         return SoundWindow(input_rows(frames), n_frames, is_last, is_silent)
 
     def _forget(self, begin: int) -> None:
