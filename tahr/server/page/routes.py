@@ -23,10 +23,10 @@ TYPES = {
     ".svg": "image/svg+xml",
 }
 # The page shows what a model wrote, which is hostile: nothing inline runs, nothing comes from elsewhere, no text
-# becomes HTML, and no other page may show this one.
+# becomes HTML, and no other page may show this one. Images are those that the page itself made (blob:).
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; font-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 HEADERS = {

@@ -2,7 +2,8 @@
 import assert from "node:assert";
 import test from "node:test";
 import * as chats from "../../../tahr/server/page/files/conversation.mjs";
-import { cleanName, MAX_BYTES, textOf, withFiles } from "../../../tahr/server/page/files/compose/attach.mjs";
+import { areImages, bytesOf, isImage, MAX_IMAGES, smaller } from "../../../tahr/server/page/files/compose/images.mjs";
+import { cleanName, imagesAmong, MAX_BYTES, textOf, withFiles } from "../../../tahr/server/page/files/compose/attach.mjs";
 import { linePath, parseMetrics, point, snapshot, totals } from "../../../tahr/server/page/files/metrics.mjs";
 import { events, Reply, statsLine } from "../../../tahr/server/page/files/stream.mjs";
 
@@ -95,8 +96,8 @@ tahr_prefix_cache_queried_tokens_total{model_name="a"} 2000
 test("attached files", () => {
   const bytes = (text) => new TextEncoder().encode(text);
   assert.strictEqual(textOf("a.txt", bytes("one\r\ntwo")), "one\ntwo");
-  assert.throws(() => textOf("a.png", new Uint8Array([137, 80, 78, 71, 0, 255])), /a\.png is not a text file/);
-  assert.throws(() => textOf("a.bin", bytes("a\0b")), /not a text file/);
+  assert.throws(() => textOf("a.png", new Uint8Array([137, 80, 78, 71, 0, 255])), /a\.png is neither an image nor a text file/);
+  assert.throws(() => textOf("a.bin", bytes("a\0b")), /nor a text file/);
   assert.throws(() => textOf("a.txt", new Uint8Array(MAX_BYTES + 1)), /larger than 200 kB/);
   const message = withFiles("Look:", [{ name: "a.py", text: "x = 1\n" }, { name: "b.md", text: "```\nx\n```" }]);
   assert.strictEqual(message, "Look:\n\na.py:\n```py\nx = 1\n```\n\nb.md:\n````md\n```\nx\n```\n````");
@@ -168,4 +169,38 @@ test("files that are none", () => {
   for (const [name, text] of Object.entries(wrong)) assert.throws(() => chats.imported(text), /file/, name);
   const [kept] = chats.imported(file((_, each) => Object.assign(each.turns[0], { onclick: "x", __proto__: { y: 1 } })));
   assert.deepStrictEqual(Object.keys(kept.turns[0]), ["id", "parent", "role", "content"]);
+});
+
+const PIXEL = "data:image/jpeg;base64,/9j/AA==";
+
+test("images go before the text of their message", () => {
+  const files = [{ name: "a.png", image: PIXEL }, { name: "b.txt", text: "x" }];
+  assert.deepStrictEqual(imagesAmong(files), [PIXEL]);
+  assert.strictEqual(withFiles("What?", files), "What?\n\nb.txt:\n```txt\nx\n```");
+  const turn = { role: "user", content: "What?", images: [PIXEL] };
+  const shown = { type: "image_url", image_url: { url: PIXEL } };
+  assert.deepStrictEqual(chats.messages([turn])[0].content, [shown, { type: "text", text: "What?" }]);
+  assert.deepStrictEqual(chats.messages([{ ...turn, content: "" }])[0].content, [shown]);
+  assert.strictEqual(chats.messages([{ ...turn, images: [] }])[0].content, "What?");
+});
+
+test("images are made small and keep their shape", () => {
+  assert.deepStrictEqual(smaller(4096, 1024), [2048, 512]);
+  assert.deepStrictEqual(smaller(640, 480), [640, 480]);
+  assert.deepStrictEqual(smaller(100_000, 1), [2048, 1]);
+  assert.deepStrictEqual([...bytesOf(PIXEL)], [255, 216, 255, 0]);
+  assert.ok(isImage({ type: "image/png" }) && !isImage({ type: "image/svg+xml" }) && !isImage({ type: "text/html" }));
+});
+
+test("a file of conversations holds no other images", () => {
+  assert.ok(areImages([PIXEL]) && areImages([]) && !areImages(Array(MAX_IMAGES + 1).fill(PIXEL)));
+  for (const wrong of ["https://a.b/c.png", "data:image/svg+xml;base64,AAAA", "data:text/html;base64,AAAA", `${PIXEL}\n`, "", 5, null]) {
+    assert.ok(!areImages([wrong]), String(wrong));
+  }
+  const conversation = chats.newConversation();
+  chats.addTurn(conversation, null, { role: "user", content: "a", images: [PIXEL] });
+  const [back] = chats.imported(chats.exported([conversation]));
+  assert.deepStrictEqual(back.turns[0].images, [PIXEL]);
+  conversation.turns[0].images = ["https://a.b/c.png"];
+  assert.throws(() => chats.imported(chats.exported([conversation])), /damaged/);
 });

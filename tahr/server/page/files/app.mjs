@@ -1,7 +1,7 @@
 // The page: what is shown, what runs, and what buttons and keys do.
 
 import { chat } from "./api.mjs";
-import { Attachments, withFiles } from "./compose/attach.mjs";
+import { Attachments, imagesAmong, withFiles } from "./compose/attach.mjs";
 import { welcome } from "./compose/starters.mjs";
 import { addTurn, choose, dropTurn, fork, imported, messages, newConversation, openCalls, path } from "./conversation.mjs";
 import { $, announce, icon } from "./dom.mjs";
@@ -108,8 +108,8 @@ const actions = {
   },
   edit(turn, text) {
     if (running.has(current.id) || !text.trim()) return;
-    const { role, toolCalls, model } = turn;
-    const made = addTurn(current, turn.parent, role === "user" ? { role, content: text } : { role, content: text, toolCalls, model, note: "edited" });
+    const { role, toolCalls, model, images } = turn;
+    const made = addTurn(current, turn.parent, role === "user" ? { role, content: text, images } : { role, content: text, toolCalls, model, note: "edited" });
     save(current);
     showThread();
     if (role === "user") reply(current, made);
@@ -209,7 +209,7 @@ async function send() {
   grow();
   const turns = path(conversation);
   const calls = openCalls(turns);
-  const turn = calls.length ? { role: "tool", content: text, callId: calls[0].id, name: calls[0].name } : { role: "user", content: text };
+  const turn = calls.length ? { role: "tool", content: text, callId: calls[0].id, name: calls[0].name } : { role: "user", content: text, images: imagesAmong(files) };
   const made = addTurn(conversation, turns.at(-1)?.id ?? null, turn);
   save(conversation);
   showThread();

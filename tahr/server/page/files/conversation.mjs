@@ -1,5 +1,6 @@
 // Conversations as plain data. A conversation is a tree of turns: editing or regenerating adds a branch and loses nothing.
 
+import { areImages } from "./compose/images.mjs";
 import { own } from "./own.mjs";
 
 export const FORMAT = "tahr-conversations";
@@ -84,7 +85,14 @@ function message(turn) {
   const calls = (turn.toolCalls ?? []).map(({ id, name, arguments: sent }) => ({
     id, type: "function", function: { name, arguments: sent },
   }));
-  return { role: turn.role, content: turn.content, ...(calls.length ? { tool_calls: calls } : {}) };
+  return { role: turn.role, content: contentOf(turn), ...(calls.length ? { tool_calls: calls } : {}) };
+}
+
+// Images come before the text about them, as models learn it.
+function contentOf({ content, images }) {
+  if (!images?.length) return content;
+  const parts = images.map((url) => ({ type: "image_url", image_url: { url } }));
+  return content ? [...parts, { type: "text", text: content }] : parts;
 }
 
 /** A conversation of its own that holds the turns up to `last`. */
@@ -144,7 +152,7 @@ function isTurn(turn, ids) {
   return Boolean(turn) && Number.isInteger(turn.id) && !ids.has(turn.id) && (turn.parent === null || ids.has(turn.parent)) &&
     ROLES.has(turn.role) && isText(turn.content) && isMaybe(turn.reasoning, isText) && isMaybe(turn.model, isText) &&
     isMaybe(turn.statsLine, isText) && isMaybe(turn.callId, isText) && isMaybe(turn.name, isText) && isMaybe(turn.note, isText) &&
-    isMaybe(turn.toolCalls, areCalls) && isMaybe(turn.tokens, areTokens);
+    isMaybe(turn.toolCalls, areCalls) && isMaybe(turn.tokens, areTokens) && isMaybe(turn.images, areImages);
 }
 
 const areCalls = (calls) =>
@@ -154,6 +162,6 @@ const areTokens = (tokens) =>
   Array.isArray(tokens) && tokens.every((token) => isToken(token) && Array.isArray(token.top) && token.top.every(isToken));
 
 function cleanTurn(turn) {
-  const names = ["id", "parent", "role", "content", "reasoning", "model", "statsLine", "callId", "name", "note", "toolCalls", "tokens"];
+  const names = ["id", "parent", "role", "content", "reasoning", "model", "statsLine", "callId", "name", "note", "toolCalls", "tokens", "images"];
   return Object.fromEntries(names.filter((name) => turn[name] !== undefined && turn[name] !== null || name === "parent").map((name) => [name, turn[name]]));
 }

@@ -1,5 +1,6 @@
 // One turn of a conversation on the screen.
 
+import { picture } from "./compose/images.mjs";
 import { siblings } from "./conversation.mjs";
 import { copyButton, el, icon, iconButton } from "./dom.mjs";
 import { own } from "./own.mjs";
@@ -38,7 +39,10 @@ export class TurnView {
 
   draw(parts, isRunning) {
     if (this.isTokens) return this.body.replaceChildren(tokensView(parts.tokens));
-    if (this.turn.role !== "assistant") return this.body.replaceChildren(el("div", { class: "plain" }, parts.content));
+    if (this.turn.role !== "assistant") {
+      const pictures = (parts.images ?? []).map(picture);
+      return this.body.replaceChildren(...pictures, el("div", { class: "plain" }, parts.content));
+    }
     this.markdown.show(parts.content);
     this.body.replaceChildren(
       ...[this.thinkingView(parts, isRunning), this.waitView(parts, isRunning), this.markdown.element, ...(parts.toolCalls ?? []).filter(Boolean).map(callView)].filter(Boolean),

@@ -1,6 +1,7 @@
-// Text files that go with a message: read in the browser, and put into the message as fenced blocks with their names.
+// Files that go with a message. Texts are put into it as fenced blocks with their names, images go beside it.
 
 import { $, el, iconButton } from "../dom.mjs";
+import { isImage, picture, shrunk } from "./images.mjs";
 
 export const MAX_BYTES = 200_000; // of one file: about fifty thousand tokens
 export const MAX_FILES = 10;
@@ -20,12 +21,15 @@ export function textOf(name, bytes) {
 }
 
 const tooLarge = (name) => new Error(`${name} is larger than ${MAX_BYTES / 1000} kB: attach a part of it.`);
-const notText = (name) => new Error(`${name} is not a text file (UTF-8): only text can be attached.`);
+const notText = (name) => new Error(`${name} is neither an image nor a text file (UTF-8): only those can be attached.`);
 
 /** A message with its files below it; a fence is longer than any in the file. */
 export function withFiles(text, files) {
-  return [text, ...files.map(fenced)].filter(Boolean).join("\n\n");
+  return [text, ...files.filter((file) => !file.image).map(fenced)].filter(Boolean).join("\n\n");
 }
+
+/** The images among the files. */
+export const imagesAmong = (files) => files.map((file) => file.image).filter(Boolean);
 
 function fenced({ name, text }) {
   const longest = Math.max(2, ...[...text.matchAll(/`+/g)].map(([run]) => run.length));
@@ -45,14 +49,20 @@ export class Attachments {
   }
 
   connect() {
-    const input = el("input", { type: "file", multiple: true, class: "hidden", "aria-label": "Text files", tabindex: "-1" });
+    const input = el("input", { type: "file", multiple: true, class: "hidden", "aria-label": "Files", tabindex: "-1" });
     input.addEventListener("change", async () => {
       await this.add([...input.files]);
       input.value = "";
     });
-    $("attach").title = `Attach text files (up to ${MAX_BYTES / 1000} kB each)`;
+    $("attach").title = `Attach images, or text files (up to ${MAX_BYTES / 1000} kB each)`;
     $("attach").after(input);
     $("attach").addEventListener("click", () => input.click());
+    $("text").addEventListener("paste", (event) => {
+      const pasted = [...event.clipboardData.files].filter(isImage);
+      if (!pasted.length) return;
+      event.preventDefault();
+      this.add(pasted);
+    });
     $("chat").addEventListener("dragover", (event) => event.dataTransfer.types.includes("Files") && event.preventDefault());
     $("chat").addEventListener("drop", (event) => {
       if (!event.dataTransfer.files.length) return;
@@ -73,6 +83,10 @@ export class Attachments {
   async #addOne(file) {
     const name = cleanName(file.name);
     if (this.files.length >= MAX_FILES) throw new Error(`A message can have ${MAX_FILES} files: send these first.`);
+    if (isImage(file)) {
+      this.files.push({ name, image: await shrunk(file, name) });
+      return;
+    }
     if (file.size > MAX_BYTES) throw tooLarge(name); // before it is read
     this.files.push({ name, text: textOf(name, await file.arrayBuffer()) });
   }
@@ -92,7 +106,7 @@ export class Attachments {
   show() {
     const chips = this.files.map((file) => {
       const remove = () => this.restore(this.files.filter((each) => each !== file));
-      return el("li", {}, el("span", {}, file.name), iconButton("close", `Remove ${file.name}`, remove));
+      return el("li", {}, file.image ? picture(file.image) : null, el("span", {}, file.name), iconButton("close", `Remove ${file.name}`, remove));
     });
     $("files").replaceChildren(...chips);
     $("files").hidden = !chips.length;
