@@ -68,7 +68,7 @@ class NullDecoder:
     text_head = None
     tower = None
     has_axes = False
-    config = SimpleNamespace(n_vocab=N_VOCAB, width=1)
+    config = SimpleNamespace(n_vocab=N_VOCAB, width=1, audio=None)
 
     def __init__(self) -> None:
         self.files = self

@@ -10,7 +10,7 @@ import pytest
 from scripted_engine import ScriptedEngine, client_of
 from tahr import LLM, SamplingParams
 from tahr.generation.request import ChatPrompt, GenerationRequest
-from tahr.generation.resolve import RequestFacts, n_prompt_tokens, resolve
+from tahr.generation.resolve import NO_LIMITS, RequestFacts, n_prompt_tokens, resolve
 from tahr.text.templates.chat import ChatTemplate
 from tool_replies import TOOL_TEMPLATE
 
@@ -95,4 +95,4 @@ def test_a_model_goes_on_as_if_it_had_written_the_beginning(stories: Path) -> No
         alone = resolve(request.with_prompt(ChatPrompt(prompt.messages)), facts).tokens
         begun = llm.tokenizer.encode("Once upon a", add_special=False, parse_special=False)
         assert list(resolve(request, facts).tokens) == [*alone, *begun]
-        assert n_prompt_tokens(request, facts) == len(alone) + len(begun)
+        assert n_prompt_tokens(request, facts, NO_LIMITS) == len(alone) + len(begun)

@@ -37,7 +37,7 @@ LLAMA_CONFIG = {
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"model_type": "whisper"}, "whisper"),
+        ({"model_type": "wav2vec2"}, "wav2vec2"),
         ({**LLAMA_CONFIG, "quantization_config": {"quant_method": "gptq"}}, "gptq"),
         ({"model_type": "mistral3"}, "mistral3"),
     ],
@@ -62,10 +62,10 @@ def test_a_model_that_cannot_run_is_refused_before_its_weights_are_fetched(
 
 def test_the_same_for_gguf(fake: Hub, registry: Registry) -> None:
     fake.repos["org/m-GGUF"] = {"m-Q4_K_M.gguf": gguf_head("mamba")}
-    registry.add("library/m", "latest", {"model": gguf_head("whisper")})
+    registry.add("library/m", "latest", {"model": gguf_head("t5")})
     with pytest.raises(UnsupportedModel, match="mamba"):
         hub.resolve("org/m-GGUF", check=refuse_unsupported)
-    with pytest.raises(UnsupportedModel, match="whisper"):
+    with pytest.raises(UnsupportedModel, match="t5"):
         hub.resolve("ollama:m", check=refuse_unsupported)
     assert hub.list_models() == [] and fake.n_body_bytes + registry.n_body_bytes < 10_000
     fake.repos["org/n-GGUF"] = {"n-Q4_K_M.gguf": gguf_head("qwen3")}

@@ -34,6 +34,7 @@ TYPES = {
 REQUEST_ERRORS = (ConfigError, TemplateError, TokenizerError, KvCacheFull)
 
 SAMPLING_NAMES = frozenset(sampling_names())
+PLACES = ("messages[", "input[")  # beginnings of places in a conversation
 # sentences quote what a client sent, which may be millions of letters
 MAX_MESSAGE_CHARS = 1000
 MAX_PARAM_CHARS = 256
@@ -135,8 +136,12 @@ def logged_error(error: BaseException) -> HttpError:
 
 
 def sampling_error(message: str, sent_names: Mapping[str, str]) -> HttpError:
-    """A 400 whose `param` is the option the sentence begins with, in the client's own spelling."""
+    """A 400 whose `param` is what the sentence begins with: an option in the client's own spelling, or a place in what
+    the client sent.
+    """
     name, _, rest = message.partition(" ")
+    if name.startswith(PLACES):
+        return HttpError(400, message, param=name)
     if name not in SAMPLING_NAMES:
         return HttpError(400, message)
     param = sent_names.get(name, name)
