@@ -222,7 +222,8 @@ class PageFetcher:
         """Seconds after which a read is late."""
         disk = self._places.disk
         assert disk
-        return LATE_S + (2 * READ_AHEAD * MAX_FETCHES * n_bytes / disk.bytes_per_s if disk.bytes_per_s else 0.0)
+        n_before = READ_AHEAD * len(self._fetches)  # files that may be read before
+        return LATE_S + (2 * n_before * n_bytes / disk.bytes_per_s if disk.bytes_per_s else 0.0)
 
     def _read_ahead(self, fetch: Fetch) -> None:
         """Have the next files of a text read."""
