@@ -1,6 +1,8 @@
 """`tahr batch` beside the library: the same prompts, one after the other, tokens per second without loading.
 
-usage: benchmarks/batch_file.py MODEL [-n 5000] [--tokens-in 50] [--tokens-out 32] [--turns 3] [--kill 0]
+usage: benchmarks/batch_file.py MODEL [-n 5000] [--tokens-in 50] [--tokens-out 32] [--turns 3] [--cpu-time] [--kill 0]
+
+--cpu-time compares CPU seconds instead, less those of a batch of one request, where others use the machine too.
 
 With --kill the batch is killed so many times at random moments and begun again; every line is looked for afterwards.
 """
@@ -9,6 +11,7 @@ import argparse
 import json
 import random
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -43,6 +46,28 @@ def by_library(model: str, prompts: list[list[int]], n_out: int) -> float:
     replies = llm.generate(prompts, params, progress=False)
     n_tokens = sum(len(reply.token_ids) for reply in replies)
     return n_tokens / (time.perf_counter() - began)
+
+
+def cpu_seconds(model: str, requests: Path, folder: Path, prompts: list[list[int]], n_out: int) -> tuple[float, float]:
+    """CPU seconds of the library and of the batch, without loading."""
+    began = time.process_time()
+    by_library(model, [prompts[0]], n_out)
+    alone = time.process_time()
+    by_library(model, prompts, n_out)
+    library = time.process_time() - alone - (alone - began)
+    one = folder / "one.jsonl"
+    one.write_text(requests.read_text().partition("\n")[0])
+    spent = []
+    for path in (one, requests):
+        before = children_s()
+        by_batch(model, path, folder)
+        spent.append(children_s() - before)
+    return library, spent[1] - spent[0]
+
+
+def children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def command(model: str, requests: Path, replies: Path) -> list[str]:
@@ -89,6 +114,7 @@ def main() -> None:
     parser.add_argument("--tokens-in", type=int, default=50)
     parser.add_argument("--tokens-out", type=int, default=32)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--kill", type=int, default=0)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -97,6 +123,11 @@ def main() -> None:
         prompts = write_requests(requests, args.model, args)
         ratios = []
         for _ in range(args.turns):
+            if args.cpu_time:
+                library_s, batch_s = cpu_seconds(args.model, requests, folder, prompts, args.tokens_out)
+                ratios.append(library_s / batch_s)
+                print(f"library {library_s:.2f} CPU s, batch {batch_s:.2f}: {library_s / batch_s:.1%}", flush=True)
+                continue
             library = by_library(args.model, prompts, args.tokens_out)
             batch = by_batch(args.model, requests, folder)
             ratios.append(batch / library)
