@@ -105,6 +105,8 @@ def test_results_of_tools_may_have_images(client: httpx.Client) -> None:
 def test_models_that_read_images_say_so(client: httpx.Client) -> None:
     assert client.get("/props").json()["modalities"] == {"vision": True, "audio": False}
     assert "vision" in said(client, "/api/show")["capabilities"]
+    cards = {card["id"]: card["architecture"]["input_modalities"] for card in client.get("/v1/models").json()["data"]}
+    assert cards == {"vision": ["text", "image"], "chatty": ["text"]}
     assert "vision" not in client.post("/api/show", json={"model": "chatty"}).json()["capabilities"]
 
 

@@ -20,6 +20,7 @@ from tahr.errors import ConfigError, TahrError, TemplateError
 from tahr.grammar import Grammar
 from tahr.images.errors import BadImage, ImageTooLarge
 from tahr.library.feeder import Feeder
+from tahr.loading import kv_tiers
 
 EIGHT = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
 PHOTO = png("RGB", 300, 500)
@@ -198,3 +199,30 @@ def test_an_image_in_the_chat(llm: LLM, tmp_path: Path) -> None:
     assert other.messages == conversation.messages
     with pytest.raises(ConfigError, match="has images"):
         obey(conversation, f"/save --kv {tmp_path / 'chat.json'}")
+
+
+# ---- pages outside the pools ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "qwen3_5"])
+def test_pages_that_come_back_from_files(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a restart: those of an image are its own, also where another of its size was there before."""
+    monkeypatch.setattr(kv_tiers, "MOST_TOKENS", 16)  # of a file
+    folder = write_chat_vision(tmp_path / "model", case)
+    turned = BytesIO()
+    Image.open(BytesIO(PHOTO)).rotate(180).save(turned, "PNG")
+    chats = [asked("a b c d ", shown(image), " cat a b c d") for image in (PHOTO, turned.getvalue())]
+    params = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True, logprobs=2)
+
+    def said_by(**options: Any) -> list[Any]:
+        with LLM(folder, context_size=256, page_size=8, **options) as llm:
+            made = [llm.chat(chat, params) for chat in chats]
+        cached.append([each.n_cached_tokens for each in made])
+        return [(each.token_ids, each.logprobs) for each in made]
+
+    cached: list[list[int]] = []
+    wanted = said_by(prefix_cache=False)
+    assert wanted[0] != wanted[1]
+    for _ in range(2):
+        assert said_by(kv_disk=str(tmp_path / "pages")) == wanted
+    assert cached[1][0] == 0 and min(cached[2]) >= 16

@@ -6,6 +6,13 @@ from typing import Any
 from msgspec import Struct
 
 
+class Modalities(Struct):
+    """Forms of what a model reads and writes, as OpenRouter and llama.cpp name them."""
+
+    input_modalities: list[str]
+    output_modalities: list[str]
+
+
 class ModelCard(Struct):
     id: str
     created: int
@@ -13,6 +20,7 @@ class ModelCard(Struct):
     root: str  # the base model, where an adapter is added to one
     parent: str | None = None  # the same; None: it is a base model
     state: str = "loaded"  # "loading", "unloading" or "unloaded" in a pool: requests load it
+    architecture: Modalities | None = None  # None: the model was not loaded yet
     object: str = "model"
     owned_by: str = "tahr"
     type: str = "model"  # this and what follows are Anthropic's

@@ -6,7 +6,7 @@ from tahr.server.models.registry import ModelRegistry, ServedModel, is_ready
 from tahr.server.observe.metrics import CONTENT_TYPE
 from tahr.server.state.state import ServerState
 from tahr.server.status.health import report
-from tahr.server.status.replies import ModelCard, ModelList, Version
+from tahr.server.status.replies import Modalities, ModelCard, ModelList, Version
 
 
 async def health(request: HttpRequest, state: ServerState) -> None:
@@ -53,7 +53,17 @@ def cards(models: ModelRegistry) -> list[ModelCard]:
 
 
 def own_cards(model: ServedModel) -> list[ModelCard]:
-    return [ModelCard(name, model.created, model.context_size, name, state=model.state) for name in model.names]
+    facts = (model.created, model.context_size)
+    found = modalities(model)
+    return [ModelCard(name, *facts, name, state=model.state, architecture=found) for name in model.names]
+
+
+def modalities(model: ServedModel) -> Modalities | None:
+    """The forms that a loaded model reads and writes."""
+    if model.loaded_engine is None:
+        return None
+    sees = model.loaded_engine.inputs.pictures is not None
+    return Modalities(["text", "image"] if sees else ["text"], ["text"])
 
 
 def adapter_cards(model: ServedModel) -> list[ModelCard]:
@@ -61,4 +71,4 @@ def adapter_cards(model: ServedModel) -> list[ModelCard]:
     loaded = model.loaded_engine.adapters() if model.loaded_engine else ()
     names = [f"{model.name}:{each.name}" for each in loaded]
     facts = (model.created, model.context_size, model.name, model.name, model.state)
-    return [ModelCard(name, *facts) for name in names]
+    return [ModelCard(name, *facts, modalities(model)) for name in names]
