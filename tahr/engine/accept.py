@@ -21,17 +21,18 @@ def run_ahead(sampled: ListOf[Sequence], host_bound: ListOf[int], void: Collecti
     late = set(host_bound)
     waiting = State.WAITING
     for row, seq in enumerate(sampled):
+        ahead = seq.ahead
         if (
-            not seq.ahead.token_slot
-            or seq.ahead.host_bound
-            or seq.ahead.speculates
+            not ahead.token_slot
+            or ahead.host_bound
+            or ahead.speculates
             or seq.scheduled + 1 >= seq.reply.max_length
             or seq.state is waiting
         ):
             continue
-        if seq.ahead.drafts or (late and row in late) or (void and seq.id in void):
+        if ahead.drafts or (late and row in late) or (void and seq.id in void):
             continue
-        seq.ahead.n_ahead += 1
+        ahead.n_ahead += 1
 
 
 def accept_token(

@@ -339,16 +339,17 @@ class Engine(Submission):
         """Accept a token for each sequence; in short for those that go on and need nothing but text."""
         events: list[Event] = []
         for seq, token in zip(sampled, tokens, strict=True):
+            reply = seq.reply
             if (
-                not seq.reply.is_plain
+                not reply.is_plain
                 or not isinstance(token, int)
                 or seq.result.finish_reason
-                or token in seq.reply.ends
-                or len(seq.tokens) + 1 >= seq.reply.max_length
+                or token in reply.ends
+                or len(seq.tokens) + 1 >= reply.max_length
             ):
                 events.append(self._accept_token(seq, token, now))
                 continue
-            writer = seq.reply.writer
+            writer = reply.writer
             assert writer
             try:
                 seq.append(token, now)

@@ -102,17 +102,18 @@ class Scheduler(SequenceMemory):
         n_steps = self.n_steps
         for seq in decoding if len(decoding) <= limit else sorted(decoding, key=LAST_STEP):
             begin = seq.scheduled
-            end = len(seq.tokens) + seq.ahead.n_ahead
+            ahead = seq.ahead
+            end = len(seq.tokens) + ahead.n_ahead
             n = end - begin
             if not 0 < n <= most:
                 continue
             if len(work.sequences) == limit:
                 return
             if end <= seq.memory.n_owned or self._gets_pages(seq, end, work):
-                if n == 1 and not seq.ahead.drafts:
+                if n == 1 and not ahead.drafts:
                     work.add_last(seq, begin)
                 else:
-                    n_rows = max(1 + len(seq.ahead.drafts), end - max(begin, seq.wanted.first_row))
+                    n_rows = max(1 + len(ahead.drafts), end - max(begin, seq.wanted.first_row))
                     work.add(seq, begin, n, True, n_rows)
                 seq.scheduled = end
                 seq.queueing.last_step = n_steps

@@ -100,7 +100,8 @@ class StepWork:
         self.n_tokens.append(1)
         self.samples.append(True)
         self.n_rows.append(1)
-        self.ids.append(~seq.ahead.token_slot if seq.ahead.n_ahead else seq.tokens[-1])
+        ahead = seq.ahead
+        self.ids.append(~ahead.token_slot if ahead.n_ahead else seq.tokens[-1])
 
 
 def token_ahead(seq: Sequence, at: int) -> int:

@@ -121,8 +121,9 @@ class Sequence:
     def append(self, token: int, now: float) -> None:
         """Add a sampled token and note the time."""
         self.tokens.append(token)
-        if self.ahead.n_ahead:
-            self.ahead.n_ahead -= 1
+        ahead = self.ahead
+        if ahead.n_ahead:
+            ahead.n_ahead -= 1
         stats = self.result.stats
         stats.n_generated_tokens += 1
         stats.last_token_at = now
