@@ -1,6 +1,7 @@
 """Errors that a user can catch. Every message is a full sentence that says what is wrong and what to do about it."""
 
 import re
+from pathlib import Path
 
 # Characters that a terminal obeys instead of showing them: control characters, marks that turn the direction of
 # writing, and halves of characters, which cannot be written at all. Line breaks and tabs stay.
@@ -11,6 +12,12 @@ MAX_CHARS = 2000  # limit on a message: names in files may be of any length
 def printable(text: str) -> str:
     """Text from a file or a stranger, with escapes for what a terminal would obey."""
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+
+
+def install_extra(name: str) -> str:
+    """The command that installs an extra: from the checkout this Tahr is, or from a package index."""
+    is_checkout = (Path(__file__).parents[1] / "pyproject.toml").is_file()
+    return f"`pip install '.[{name}]'` in Tahr's directory" if is_checkout else f"`pip install 'tahr[{name}]'`"
 
 
 class TahrError(Exception):

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from tahr.errors import ConfigError
+from tahr.errors import ConfigError, install_extra
 from tahr.images.errors import BadImage, ImageTooLarge
 from tahr.images.limits import MAX_RATIO, MAX_SIDE, DecodedBytes, ImageLimits
 
@@ -37,7 +37,7 @@ def check_pillow() -> None:
     try:
         import PIL.Image  # noqa: F401
     except ImportError as error:
-        raise ConfigError("Images need Pillow, which is not installed: pip install 'tahr[images]'.") from error
+        raise ConfigError(f"Images need Pillow, which is not installed: run {install_extra('images')}.") from error
 
 
 @contextmanager

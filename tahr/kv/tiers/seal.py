@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from tahr.errors import ConfigError
+from tahr.errors import ConfigError, install_extra
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
@@ -20,7 +20,7 @@ class Seal:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         except ImportError:
             raise ConfigError(
-                "A key for files of keys and values needs the cryptography package: pip install 'tahr[kv-disk]'."
+                f"A key for files of keys and values needs the cryptography package: run {install_extra('kv-disk')}."
             ) from None
         self._cipher = AESGCM(key)
         self.id = blake2b(key, digest_size=ID_BYTES, person=b"tahr-kv-key").digest()  # tells keys apart

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tahr import __version__
-from tahr.errors import ConfigError
+from tahr.errors import ConfigError, install_extra
 from tahr.server.http.records import GenerationRecord, RequestRecord
 from tahr.server.observe.observer import Observer
 
@@ -35,7 +35,7 @@ PARAMETERS = {  # attributes of the GenAI conventions, and the sampling paramete
 }
 EXPORT_TIMEOUT_S = 5.0
 CLOSE_S = 3.0  # time to send the last spans when the server ends
-MISSING = "Traces need OpenTelemetry: run `pip install '.[otel]'` in Tahr's directory, or leave out --otlp-endpoint."
+MISSING = "Traces need OpenTelemetry: run {install}, or leave out --otlp-endpoint."
 
 
 def open_tracer(endpoint: str | None, host: str) -> "Tracer | None":
@@ -61,7 +61,7 @@ class Tracer(Observer):
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ImportError as error:
-            raise ConfigError(MISSING) from error
+            raise ConfigError(MISSING.format(install=install_extra("otel"))) from error
         name = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "tahr"}
         resource = Resource.create({**name, "service.version": __version__})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from tahr.errors import ConfigError
+from tahr.errors import ConfigError, install_extra
 from tahr.speech.audio.errors import BadAudio
 from tahr.speech.audio.kinds import AudioKind
 from tahr.speech.audio.limits import Samples, check_shape
@@ -24,7 +24,7 @@ def check_av(kind: AudioKind) -> None:
         import av  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            f"{kind.name} files need PyAV, which is not installed: pip install 'tahr[audio]', or send WAV."
+            f"{kind.name} files need PyAV, which is not installed: run {install_extra('audio')}, or send WAV."
         ) from error
 
 

@@ -6,8 +6,9 @@ import os
 import sys
 from contextlib import suppress
 
+from tahr.errors import install_extra
+
 DRIVERS = {"win32": "nvcuda.dll"}
-INSTALL = "run `pip install '.[cuda]'` in Tahr's directory"
 LEAST = {"torch": (2, 9), "triton": (3, 5)}  # versions
 CAPABILITY = (75, 76)  # the driver's numbers for the major and the minor part of a device's capability
 
@@ -81,11 +82,11 @@ def interprets() -> bool:
 def problem() -> str:
     """Why the cuda backend cannot run here and what to do; empty where it can."""
     if missing := missing_packages():
-        return f"{' and '.join(missing)} not installed; {INSTALL}"
+        return f"{' and '.join(missing)} not installed; run {install_extra('cuda')}"
     if not interprets() and not n_gpus():
         return "the NVIDIA driver is missing or finds no GPU; check `nvidia-smi`, or use the cpu backend"
     old = old_packages()
-    return f"{' and '.join(old)}; {INSTALL}" if old else ""
+    return f"{' and '.join(old)}; run {install_extra('cuda')}" if old else ""
 
 
 def build_problem() -> str:
