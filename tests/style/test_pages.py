@@ -19,7 +19,10 @@ NAME_IN_FILE = re.compile(r"`(\w+)`,? (?:in|\()\s?`((?:[\w.-]+/)+[\w.-]+\.(?:py|
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 MOST_LINES = 3_000  # of the ten files: what one reads in a weekend
 # Options of other programs and of `make`d environments, as pages name them.
-FOREIGN = {"--compile-bytecode", "--context-shift", "--now", "--parallel", "--targets"}
+FOREIGN = {
+    *("--build-from-source", "--compile-bytecode", "--context-shift", "--dry-run", "--now", "--parallel"),
+    *("--backends", "--strict", "--targets"),
+}
 
 
 def text_of(page: str) -> str:
