@@ -101,7 +101,7 @@ def public(value: type) -> Iterator[tuple[str, str]]:
             yield name, first_sentence(member.fget)
         elif inspect.isfunction(called):
             call = signature(name, called)
-            yield re.sub(r"\(\n +|,\n\)|,\n +", joined, call).replace("|", "\\|"), first_sentence(called)
+            yield re.sub(r"\(\n +|,\n\)|,\n +", joined, call), first_sentence(called)
 
 
 def joined(found: re.Match[str]) -> str:

@@ -28,7 +28,7 @@ def section(verb: VerbRow) -> Iterator[str]:
 
 def form(row: OptionRow) -> str:
     value = row.takes if not row.choices else ",".join(row.choices)
-    return f"{', '.join(row.flags)} {value}".strip().replace("|", "\\|")
+    return f"{', '.join(row.flags)} {value}".strip()
 
 
 def cell(text: str) -> str:

@@ -44,6 +44,7 @@ ELSEWHERE = {
 MADE: dict[str, Callable[[], str]] = {"api.md": api_page.page, "commands.md": commands_page.page}
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 SPAN = re.compile(r"(?<!\[)`((?:[\w.-]+/)*[\w.-]+\.md)`")
+CODE = re.compile(r"`[^`\n]+`")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 CONFIG = """\
 [project]
@@ -105,6 +106,8 @@ def moved(text: str, at: str) -> str:
 
 
 def relinked(text: str, at: str) -> str:
+    # In a table, GitHub wants `|` escaped in code; Python-Markdown would show the backslash.
+    text = CODE.sub(lambda found: found[0].replace("\\|", "|"), text)
     text = LINK.sub(lambda found: found[1] + target(found[2], at) + found[3], text)
     return SPAN.sub(lambda found: named(found[1], at), text)
 

@@ -61,6 +61,13 @@ def test_links_of_the_site_lead_somewhere(site: Path) -> None:
     assert [f"{page.name}: {link}" for page, links in found.items() for link in links if is_broken(page, link)] == []
 
 
+def test_pipes_in_code_are_shown_without_backslashes(site: Path) -> None:
+    texts = [page.read_text(encoding="utf-8") for page in (site / "pages").rglob("*.md")]
+    assert pages.moved("`a\\|b` c \\| d `e`", "docs/tools.md") == "`a|b` c \\| d `e`"
+    spans = [span for text in texts for span in pages.CODE.findall(pages.FENCE.sub("", text))]
+    assert len(spans) > 1_000 and [span for span in spans if "\\|" in span] == []
+
+
 def test_names_of_documents_become_links() -> None:
     text = "`docs/serving.md`, [x](../README.md#use-it)\n```sh\ncat `docs/serving.md`\n```\n`no/page.md`"
     expected = text.replace("`docs/serving.md`,", "[Serving](serving.md),").replace("../README", "index")
