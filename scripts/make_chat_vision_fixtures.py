@@ -18,10 +18,13 @@ from chat_vision_cases import (  # noqa: E402
     BANNED,
     CASES,
     FIXTURES,
-    GRIDS,
+    IMAGE,
+    IN_TILES,
     N_GREEDY,
     PROMPTS,
+    QWEN,
     SHAPES,
+    grids,
     make_weights,
     pixels,
     tokens,
@@ -81,11 +84,38 @@ def features(model: Any, case: str) -> dict[str, np.ndarray]:
     import torch
 
     found = {}
-    for i, (image, grid) in enumerate(zip(pixels(case), GRIDS, strict=True)):
+    for i, (image, grid) in enumerate(zip(pixels(case), grids(case), strict=True)):
+        if case not in QWEN:
+            made = model.model.get_image_features(**of_whole_images(case, [image])).pooler_output
+            found[f"image_{i}"] = torch.cat(list(made)).numpy()
+            continue
         made = model.model.visual(torch.tensor(patches(image, case)).to(precision(case)), torch.tensor([[1, *grid]]))
         parts = [made.pooler_output, *(getattr(made, "deepstack_features", None) or [])]
         found[f"image_{i}"] = torch.cat(parts, dim=1).float().numpy()
     return found
+
+
+def of_whole_images(case: str, images: list[np.ndarray]) -> dict[str, Any]:
+    """What a model reads that takes images, not patches; or the tiles of all images of a prompt."""
+    import torch
+
+    if case not in IN_TILES:
+        return {"pixel_values": torch.tensor(np.stack(images))}
+    tiles = [np.split(image, image.shape[1] // image.shape[2], axis=1) for image in images]
+    sized = CASES[case]["vision_config"]["image_size"]
+    beside = sized - tiles[0][0].shape[2]  # pixels that are no whole patch
+    found = np.pad(np.stack([tile for each in tiles for tile in each]), [(0, 0), (0, 0), (0, beside), (0, beside)])
+    return {"pixel_values": torch.tensor(found[None])}
+
+
+def of_patches(case: str, images: list[int]) -> dict[str, Any]:
+    import torch
+
+    rows = np.concatenate([patches(pixels(case)[i], case) for i in images])
+    return {
+        "pixel_values": torch.tensor(rows).to(precision(case)),
+        "image_grid_thw": torch.tensor([[1, *grids(case)[i]] for i in images]),
+    }
 
 
 def logits(model: Any, case: str, name: str, more: list[int]) -> np.ndarray:
@@ -93,12 +123,13 @@ def logits(model: Any, case: str, name: str, more: list[int]) -> np.ndarray:
 
     ids, images = tokens(case, name)
     ids = ids + more
-    kinds = [int(token == CASES[case]["image_token_id"]) for token in ids]
-    inputs: dict[str, Any] = {"input_ids": torch.tensor([ids]), "mm_token_type_ids": torch.tensor([kinds])}
-    if images:
-        rows = np.concatenate([patches(pixels(case)[i], case) for i in images])
-        inputs["pixel_values"] = torch.tensor(rows).to(precision(case))
-        inputs["image_grid_thw"] = torch.tensor([[1, *GRIDS[i]] for i in images])
+    inputs: dict[str, Any] = {"input_ids": torch.tensor([ids])}
+    if case in QWEN:
+        inputs["mm_token_type_ids"] = torch.tensor([[int(token == IMAGE) for token in ids]])
+    if images and case in QWEN:
+        inputs |= of_patches(case, images)
+    elif images:
+        inputs |= of_whole_images(case, [pixels(case)[i] for i in images])
     return model(**inputs).logits[0].float().numpy()
 
 

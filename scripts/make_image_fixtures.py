@@ -33,6 +33,9 @@ def values_of(processor: Any, data: bytes) -> np.ndarray:
 
     found = processor(load_image(Image.open(BytesIO(data))), return_tensors="np")
     values = np.asarray(found["pixel_values"][0], np.float32)
+    if values.ndim == 4:  # tiles, none of which is padded
+        assert found["pixel_attention_mask"].all()
+        return values
     return values[found["pixel_attention_mask"][0] == 1] if "pixel_attention_mask" in found else values
 
 

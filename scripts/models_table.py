@@ -81,8 +81,8 @@ def cases() -> list[tuple[str, str, bool]]:
     """(case, model_type, whether its GGUF is compared too) of every tiny model."""
     decoders = [(name, config, name not in model_cases.NO_GGUF) for name, config in model_cases.CASES.items()]
     encoders = [(name, config, True) for name, config in encoder_cases.CASES.items()]
-    beside = ((vision_cases.CASES, False), (chat_vision_cases.CASES, True), (speech_cases.CASES, False))
-    towers = [(name, config, has_gguf) for found, has_gguf in beside for name, config in found.items()]
+    beside = (vision_cases.CASES, chat_vision_cases.CASES, speech_cases.CASES)
+    towers = [(name, config, name in chat_vision_cases.QWEN) for found in beside for name, config in found.items()]
     return [(name, str(config["model_type"]), has_gguf) for name, config, has_gguf in decoders + encoders + towers]
 
 
@@ -98,7 +98,7 @@ def beside_texts(types: list[str]) -> str:
 
 def architectures(family: str, types: list[str]) -> list[str]:
     """What the GGUFs of a family say they are; nothing where there are none."""
-    if beside_texts(types) and not any(kind in chat_vision_cases.CASES for kind in types):
+    if beside_texts(types) and not any(kind in chat_vision_cases.QWEN for kind in types):
         return []
     told = [
         gguf.MODEL_ARCH_NAMES[model_files.ARCHITECTURES[kind]] for kind in types if kind in model_files.ARCHITECTURES

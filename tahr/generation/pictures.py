@@ -42,6 +42,10 @@ class PromptImage:
         return self.n_high * self.n_wide
 
 
+# An image in a prompt: its rows; of one that was split those of each tile, and the tokens around them.
+Picture = Sequence["PromptImage | list[int]"]
+
+
 class PictureReader(Protocol):
     """A model's way with images."""
 
@@ -53,7 +57,7 @@ class PictureReader(Protocol):
     def has_axes(self) -> bool:
         """Whether rope turns rows of images by their lines and columns."""
 
-    def read(self, sent: MessageImage) -> PromptImage:
+    def read(self, sent: MessageImage) -> Picture:
         """An image; an error names its place."""
 
 
@@ -63,11 +67,10 @@ class Pictures:
 
     reader: PictureReader | None
     n_most: int | None = None  # images of a request
-    read: dict[tuple[int, int | None], PromptImage] = field(
-        default_factory=dict
-    )  # keys: what was sent, by identity, and its limit
+    # Keys are what was sent, by identity, and its limit.
+    read: dict[tuple[int, int | None], Picture] = field(default_factory=dict)
 
-    def of(self, sent: MessageImage) -> PromptImage:
+    def of(self, sent: MessageImage) -> Picture:
         """An image, read."""
         if self.reader is None:
             raise ConfigError(f"{sent.place} is an image, but {NO_TOWER}.")
@@ -96,17 +99,21 @@ class Pictures:
         return with_spans(tokens, images, self.reader)
 
 
-def with_spans(tokens: list[int], images: Sequence[PromptImage], reader: PictureReader) -> tuple[list[int], PromptRows]:
+def with_spans(tokens: list[int], pictures: Sequence[Picture], reader: PictureReader) -> tuple[list[int], PromptRows]:
     """Every placeholder repeated for each row of its image."""
     made: list[int] = []
     begins: list[int] = []
-    left = iter(images)
+    images: list[PromptImage] = []
+    left = iter(pictures)
     for token in tokens:
         if token != reader.placeholder:
             made.append(token)
             continue
-        begins.append(len(made))
-        made += [token] * next(left).n_rows
+        for piece in next(left):
+            if isinstance(piece, PromptImage):
+                begins.append(len(made))
+                images.append(piece)
+            made += [token] * piece.n_rows if isinstance(piece, PromptImage) else piece
     positions = turned(len(made), begins, images) if reader.has_axes else None
     return made, PromptRows.at(begins, [(each.digest, each.n_rows, each.source) for each in images], positions)
 

@@ -2,7 +2,7 @@
 work with Pillow."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tahr.errors import UnsupportedModel
 from tahr.images.sizing import Exactly, MostPatches, ShortestEdge, Sizing, WholePatches
+from tahr.images.tiles import MOST_EDGE, Tiling
 from tahr.models.config.fields import Fields
 from tahr.models.files.json_files import read_json
 
@@ -28,6 +29,7 @@ MOST_MERGE = 16
 MOST_PIXELS = 1 << 28
 BILINEAR = 2
 BICUBIC = 3
+LANCZOS = 1
 CLIP_MEAN = [0.48145466, 0.4578275, 0.40821073]
 CLIP_STD = [0.26862954, 0.26130258, 0.27577711]
 HALVES = [0.5, 0.5, 0.5]
@@ -35,11 +37,13 @@ HALVES = [0.5, 0.5, 0.5]
 
 @dataclass(frozen=True, slots=True)
 class Patches:
-    """An image as rows of pixels, one row per patch, from the top left on; square by square where these are merged."""
+    """An image as rows of pixels, one row per patch, from the top left on; square by square where these are merged. The
+    tiles of an image that was split lie below each other."""
 
     values: Floats  # [n, patch_size * patch_size * 3]
     n_high: int
     n_wide: int
+    grid: tuple[int, int] | None = None  # rows and columns of tiles; None: the image is whole
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,12 +73,21 @@ class ImageProcessor:
 
     def __call__(self, image: "Image") -> Patches:
         """The patches of an RGB image."""
-        return self.patches(self.pixel_values(image))
+        values = self.pixel_values(image)
+        if not isinstance(self.sizing, Tiling):
+            return self.patches(values)
+        # What is left of a tile beside its patches is nobody's.
+        kept = values.shape[1] // self.patch_size * self.patch_size
+        tiles = values.reshape(-1, *values.shape[1:2] * 2, 3)[:, :kept, :kept]
+        return replace(self.patches(tiles.reshape(-1, kept, 3)), grid=self.sizing.grid(*image.size))
 
     def pixel_values(self, image: "Image") -> Floats:
-        """The numbers of all pixels: [height, width, 3]."""
+        """The numbers of all pixels, tiles below each other: [height, width, 3]."""
         image = laid_on_white(image) if self.on_white else image
-        pixels = np.array(image.resize(self.sizing(*image.size), resample=self.resample))
+        if isinstance(self.sizing, Tiling):
+            pixels = self.sizing.pixels(image, self.resample)
+        else:
+            pixels = np.array(image.resize(self.sizing(*image.size), resample=self.resample))
         if self.crop:
             pixels = centre(pixels, *self.crop)
         values: Floats = self.table[pixels, np.arange(3)]
@@ -224,6 +237,29 @@ def qwen2_vl(f: Fields, patch_size: int) -> ImageProcessor:
     )
 
 
+def llava(f: Fields, patch_size: int) -> ImageProcessor:
+    if f.flag("do_pad"):
+        raise UnsupportedModel(f"{f.where} makes images square with a border, which Tahr does not do for this model.")
+    return clip(f, patch_size)
+
+
+def idefics3(f: Fields, patch_size: int) -> ImageProcessor:
+    tile = f.part("max_image_size").count("longest_edge", MOST_SIDE, default=364)
+    if tile % 2 or tile < patch_size:
+        raise UnsupportedModel(f"{f.where} makes tiles of {tile} pixels, but they must be even and hold a patch.")
+    if not f.flag("do_resize", True):
+        raise UnsupportedModel(f"{f.where} leaves images at their sizes, but tiles need whole ones.")
+    longest = f.part("size").count("longest_edge", MOST_EDGE, default=4 * 364)
+    return ImageProcessor(
+        sizing=Tiling(tile, longest, f.flag("do_image_splitting", True)),
+        resample=resample(f, LANCZOS),
+        crop=None,
+        table=colour_table(f, HALVES, HALVES),
+        patch_size=patch_size,
+        on_white=f.flag("do_convert_rgb", True),
+    )
+
+
 def resample(f: Fields, default: int) -> int:
     return f.count("resample", 5, default=default, least=0)
 
@@ -235,6 +271,9 @@ PROCESSORS: dict[str, Callable[[Fields, int], ImageProcessor]] = {
     "Siglip2": siglip2,
     "Qwen2VL": qwen2_vl,
     "Qwen3VL": qwen2_vl,
+    "Llava": llava,
+    "Idefics3": idefics3,
+    "SmolVLM": idefics3,
 }
 ENDINGS = ("Fast", "Pil", "ImageProcessor", "FeatureExtractor")
 

@@ -4,11 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from tahr.config import EngineConfig
-from tahr.errors import UnsupportedModel
+from tahr.errors import ConfigError, UnsupportedModel
 from tahr.images.limits import ImageLimits
 from tahr.images.processors import ImageProcessor, make_processor, open_processor, read_preprocessor
 from tahr.images.reading import ImageReader
 from tahr.images.sizing import WholePatches
+from tahr.images.tiles import Tiling
 from tahr.models.config.fields import Fields
 from tahr.models.config.record import ChatVisionConfig, ModelConfig, VisionConfig
 from tahr.models.loader.load import OpenedModel
@@ -38,6 +39,8 @@ def preprocessor_of(directory: Path | None, source: OpenedModel) -> Fields:
 def picture_reader(described: Fields, vision: ChatVisionConfig, config: EngineConfig) -> ImageReader:
     """The processor of a model that chats about images, which makes no image longer than a tower's step."""
     processor = make_processor(described, vision.processor, vision.patch_size)
+    if vision.side:
+        return ImageReader.of(of_one_size(processor, vision, config), limits_of(config))
     if not isinstance(processor.sizing, WholePatches) or processor.merge != vision.merge:
         raise UnsupportedModel(
             f"The model's preprocessor_config.json joins {processor.merge} patches on a side, but its tower joins "
@@ -45,6 +48,28 @@ def picture_reader(described: Fields, vision: ChatVisionConfig, config: EngineCo
         )
     sizing = processor.sizing.within(config.image_max_tokens)
     return ImageReader.of(replace(processor, sizing=sizing), limits_of(config))
+
+
+def of_one_size(processor: ImageProcessor, vision: ChatVisionConfig, config: EngineConfig) -> ImageProcessor:
+    """A processor whose images, or tiles of them, have the size that the tower reads; one that makes others is refused,
+    and a limit that none of its images keeps."""
+    sizing = processor.sizing
+    made = (sizing.tile, sizing.tile) if isinstance(sizing, Tiling) else processor.size
+    if made is None or [pixels // vision.patch_size for pixels in made] != [vision.side] * 2:
+        raise UnsupportedModel(
+            f"The model's preprocessor_config.json makes images of {made or 'any size'}, but its tower reads "
+            f"{vision.side} patches of {vision.patch_size} pixels on a side: the two do not belong together. Fetch the "
+            "model again."
+        )
+    n_rows = vision.n_fixed_rows
+    if n_rows > config.image_max_tokens:
+        raise ConfigError(
+            f"image_max_tokens is {config.image_max_tokens}, but an image of this model has at least {n_rows} tokens: "
+            "allow as many, or choose another model."
+        )
+    if isinstance(sizing, Tiling):
+        sizing = sizing.within(config.image_max_tokens // n_rows)
+    return replace(processor, sizing=sizing, merge=vision.merge)
 
 
 def limits_of(config: EngineConfig) -> ImageLimits:

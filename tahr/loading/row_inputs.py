@@ -34,7 +34,7 @@ def inputs_of(decoder: Decoder, config: EngineConfig) -> RowInputs | None:
     vision = decoder.config.chat_vision
     if vision is None:
         return RowInputs(None, decoder.tower)
-    decoder.tower.n_tokens = config.image_max_tokens * vision.n_merged
+    decoder.tower.n_tokens = config.image_max_tokens * vision.n_merged + vision.has_class
     # The image with the most windows is one square high; windows at the ends of images may be smaller.
     n_windows = config.image_max_tokens // vision.window if vision.window else 0
     return RowInputs(config.feature_cache_bytes, decoder.tower, tower_inputs=n_windows + TOWER_IMAGES)

@@ -1,6 +1,7 @@
 """Tiny random models that chat about images: configs, weights that any machine can make again, images and prompts."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ VISION: Config = {
     "depth": 5, "hidden_size": 48, "num_heads": 4, "intermediate_size": 80, "patch_size": 4, "spatial_merge_size": 2,
     "temporal_patch_size": 2, "in_channels": 3, "hidden_act": "gelu_pytorch_tanh", "out_hidden_size": 32,
     "num_position_embeddings": 36,
+}  # fmt: skip
+TILED: Config = {
+    "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 24,
+    "patch_size": 4,
 }  # fmt: skip
 CASES: dict[str, Config] = {
     # Three layers of the tower feed the first layers of the text model; three axes of rope take turns.
@@ -64,8 +69,41 @@ CASES: dict[str, Config] = {
         },
         "vision_config": {**VISION, "model_type": "qwen3_5_vision"},
     },
+    # A class token; states before the last of four layers; images of one size, which nothing stands around.
+    "llava": {
+        "model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "image_token_index": 90,
+        "tie_word_embeddings": False, "image_seq_length": 9, "projector_hidden_act": "gelu",
+        "vision_feature_layer": -2, "vision_feature_select_strategy": "default",
+        "text_config": {**TEXT, "model_type": "llama", "head_dim": 8},
+        "vision_config": {
+            "model_type": "clip_vision_model", "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 4,
+            "num_attention_heads": 4, "image_size": 12, "patch_size": 4, "hidden_act": "quick_gelu",
+        },
+    },
+    # Images in tiles, each of which is told where it lies; nine patches become a row.
+    "smolvlm": {
+        "model_type": "smolvlm", "architectures": ["SmolVLMForConditionalGeneration"], "image_token_id": 90,
+        "tie_word_embeddings": False, "scale_factor": 3,
+        "text_config": {**TEXT, "model_type": "llama", "head_dim": 8},
+        "vision_config": {**TILED, "model_type": "smolvlm_vision"},
+    },
+    # The same under another name, with tied embeddings, four patches a row and pixels beside the last patch.
+    "idefics3": {
+        "model_type": "idefics3", "architectures": ["Idefics3ForConditionalGeneration"], "image_token_id": 90,
+        "tie_word_embeddings": True, "scale_factor": 2,
+        "text_config": {**TEXT, "model_type": "llama", "tie_word_embeddings": True},
+        "vision_config": {**TILED, "model_type": "idefics3_vision", "image_size": 18},
+    },
 }  # fmt: skip
-GRIDS = [(4, 6), (8, 4), (2, 2)]  # height and width of each image, in patches
+GRIDS = [(4, 6), (8, 4), (2, 2)]  # height and width of each image, in patches, where they may differ
+SQUARE = (3, 3)  # the same where all have one size
+TILES = [(1, 2), (1, 1), (2, 1)]  # rows and columns of tiles of each image, where they are split
+QWEN = [case for case in CASES if case.startswith("qwen")]  # those whose placeholders stand between two marks
+IN_TILES = ["smolvlm", "idefics3"]
+MARKS = {
+    "<fake_token_around_image>": 91, "<global-img>": 92, "<row_1_col_1>": 93, "<row_1_col_2>": 94, "<row_2_col_1>": 95,
+    "\n\n": 5, "\n": 4, "<image>": IMAGE,
+}  # fmt: skip
 
 Part = int | list[int]  # the number of an image, or tokens
 PROMPTS: dict[str, list[Part]] = {
@@ -77,32 +115,83 @@ PROMPTS: dict[str, list[Part]] = {
 }
 
 
+def merge_of(case: str) -> int:
+    """Patches on a side of a square that becomes one row."""
+    config = CASES[case]
+    n: int = config.get("scale_factor") or config["vision_config"].get("spatial_merge_size", 1)
+    return n
+
+
+def n_tiles(image: int) -> int:
+    """Tiles of an image that is split, with the whole of it."""
+    n_high, n_wide = TILES[image]
+    return n_high * n_wide + (n_high * n_wide > 1)
+
+
+def grids(case: str) -> list[tuple[int, int]]:
+    """Height and width of each image, in patches; its tiles lie below each other."""
+    if case in QWEN:
+        return GRIDS
+    if case not in IN_TILES:
+        return [SQUARE] * len(GRIDS)
+    side = CASES[case]["vision_config"]["image_size"] // CASES[case]["vision_config"]["patch_size"]
+    return [(n_tiles(i) * side, side) for i in range(len(TILES))]
+
+
 def pixels(case: str) -> list[np.ndarray]:
     """Numbers of images, each [3, height, width]."""
     rng = np.random.RandomState(5)
     size = CASES[case]["vision_config"]["patch_size"]
-    return [rng.standard_normal((3, high * size, wide * size)).astype(np.float32) for high, wide in GRIDS]
+    return [rng.standard_normal((3, high * size, wide * size)).astype(np.float32) for high, wide in grids(case)]
+
+
+def tile_text(image: int, n_rows: int) -> str:
+    """What transformers' processor writes for an image in tiles."""
+    rows = "<image>" * n_rows
+    n_high, n_wide = TILES[image]
+    whole = f"<fake_token_around_image><global-img>{rows}<fake_token_around_image>"
+    if (n_high, n_wide) == (1, 1):
+        return whole
+    text = ""
+    for line in range(1, n_high + 1):
+        for column in range(1, n_wide + 1):
+            text += f"<fake_token_around_image><row_{line}_col_{column}>{rows}"
+        text += "\n"
+    return f"{text}\n{whole}"
+
+
+def mark_tokens(text: str) -> list[int]:
+    """The tokens of a text of marks, of which two ends of lines are one."""
+    return [MARKS[found] for found in re.findall("|".join(MARKS), text)]
+
+
+def image_tokens(case: str, image: int) -> list[int]:
+    """A placeholder for each row of an image, and what the family puts around them."""
+    high, wide = grids(case)[image]
+    n_rows = high * wide // merge_of(case) ** 2
+    if case in IN_TILES:
+        return mark_tokens(tile_text(image, n_rows // n_tiles(image)))
+    return [START, *[IMAGE] * n_rows, END] if case in QWEN else [IMAGE] * n_rows
 
 
 def tokens(case: str, name: str) -> tuple[list[int], list[int]]:
     """A prompt with a placeholder for each row, and the images in it."""
-    merge = CASES[case]["vision_config"]["spatial_merge_size"]
     made: list[int] = []
     images: list[int] = []
     for part in PROMPTS[name]:
         if isinstance(part, list):
             made += part
             continue
-        high, wide = GRIDS[part]
-        made += [START, *[IMAGE] * (high * wide // merge**2), END]
+        made += image_tokens(case, part)
         images.append(part)
     return made, images
 
 
-def template_tokens(name: str) -> tuple[list[int], list[int]]:
+def template_tokens(case: str, name: str) -> tuple[list[int], list[int]]:
     """The same with one placeholder for each image, as a chat template writes it."""
     parts = PROMPTS[name]
-    made = [token for part in parts for token in (part if isinstance(part, list) else [START, IMAGE, END])]
+    one = [START, IMAGE, END] if case in QWEN else [IMAGE]
+    made = [token for part in parts for token in (part if isinstance(part, list) else one)]
     return made, [part for part in parts if isinstance(part, int)]
 
 

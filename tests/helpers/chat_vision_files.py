@@ -5,7 +5,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from chat_vision_cases import CASES, END, IMAGE, START, make_weights
+from chat_vision_cases import CASES, END, IMAGE, IN_TILES, MARKS, QWEN, START, make_weights
 from encoder_files import WORDS, write_json
 from model_files import write_hf
 
@@ -28,24 +28,41 @@ PROCESSOR = {
     "image_processor_type": "Qwen2VLImageProcessorFast", "patch_size": 4, "merge_size": 2, "temporal_patch_size": 2,
     "size": {"shortest_edge": 64, "longest_edge": 1024}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
 }  # fmt: skip
+# Of a family whose images have one size and no marks around them.
+SQUARES = {
+    "image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 12},
+    "crop_size": {"height": 12, "width": 12}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+}  # fmt: skip
+# Of one that splits images into tiles of 24 pixels or, with one patch less and what is beside it, 18.
+SPLIT = {
+    "image_processor_type": "SmolVLMImageProcessor", "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+    "size": {"longest_edge": 48}, "max_image_size": {"longest_edge": 24},
+}  # fmt: skip
+SPLIT_18 = {**SPLIT, "size": {"longest_edge": 36}, "max_image_size": {"longest_edge": 18}}
+PROCESSORS = {"llava": SQUARES, "smolvlm": SPLIT, "idefics3": SPLIT_18}
+MARKED = "<|vision_start|><|image_pad|><|vision_end|>"
+TILE_SPECIAL = {token: name for name, token in MARKS.items() if token >= IMAGE}
+SPECIALS = {"llava": {**SPECIAL, IMAGE: "<image>"}} | dict.fromkeys(IN_TILES, SPECIAL | TILE_SPECIAL)
 
 
 def write_chat_vision(folder: Path, case: str = "qwen3_vl", **files: Any) -> str:
     """The case's model with a tokenizer of words; `files` is what else lies there."""
     write_hf(folder, CASES[case], make_weights(case))
-    write_json(folder / "preprocessor_config.json", PROCESSOR)
-    words().save(str(folder / "tokenizer.json"))
-    config = {"chat_template": TEMPLATE, "eos_token": SPECIAL[89], "tokenizer_class": "Qwen2Tokenizer"}
+    write_json(folder / "preprocessor_config.json", PROCESSORS.get(case, PROCESSOR))
+    special = SPECIALS.get(case, SPECIAL)
+    words(special).save(str(folder / "tokenizer.json"))
+    template = TEMPLATE if case in QWEN else TEMPLATE.replace(MARKED, special[IMAGE])
+    config = {"chat_template": template, "eos_token": SPECIAL[89], "tokenizer_class": "Qwen2Tokenizer"}
     for name, content in ({"tokenizer_config": config} | files).items():
         write_json(folder / f"{name}.json", content)
     return str(folder)
 
 
-def words() -> Any:
+def words(special: dict[int, str] = SPECIAL) -> Any:
     """A vocabulary of words and letters, the special tokens at the end."""
     vocabulary = {word: i for i, word in enumerate(WORDS[:88])}
-    vocabulary |= {f"unused{i}": i for i in range(len(vocabulary), 88)} | {text: i for i, text in SPECIAL.items()}
+    vocabulary |= {f"unused{i}": i for i in range(len(vocabulary), 88)} | {text: i for i, text in special.items()}
     made = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    made.add_special_tokens(list(SPECIAL.values()))
+    made.add_special_tokens(list(special.values()))
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return made

@@ -2,13 +2,14 @@
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 import backends_here
-from chat_vision_cases import CASES, make_weights, pixels, template_tokens
+from chat_vision_cases import CASES, IN_TILES, TILES, make_weights, mark_tokens, pixels, template_tokens
 from engines import Tally
 from model_files import write_hf
 from tahr.config import EngineConfig, SamplingParams
@@ -17,7 +18,7 @@ from tahr.engine.sequences.prompt_rows import PromptRows
 from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence as Seq
 from tahr.executor.local import LocalExecutor
-from tahr.generation.pictures import MessageImage, Pictures, PromptImage
+from tahr.generation.pictures import MessageImage, Picture, Pictures, PromptImage
 from tahr.images.processors import ImageProcessor
 from tahr.images.reading import ImageReader
 from tahr.images.sizing import Exactly
@@ -54,14 +55,17 @@ def reader_of(config: ModelConfig) -> PromptImages:
     assert vision
     blank = np.zeros((256, 3), np.float32)
     processor = ImageProcessor(Exactly(1, 1), 3, None, blank, vision.patch_size, merge=vision.merge)
-    return PromptImages(ImageReader.of(processor), vision, any(kind.rope.axes for kind in config.kinds))
+    has_axes = any(kind.rope.axes for kind in config.kinds)
+    return PromptImages(ImageReader.of(processor), vision, has_axes, mark_tokens)
 
 
-def images_of(case: str, config: ModelConfig) -> list[PromptImage]:
+def images_of(case: str, config: ModelConfig) -> list[Picture]:
     reader = reader_of(config)
     processor = reader.reader.processor
     found = [processor.patches(values.transpose(1, 2, 0)) for values in pixels(case)]
-    return [reader.of_patches(patches, patches.values.tobytes()) for patches in found]
+    if case in IN_TILES:
+        found = [replace(patches, grid=grid) for patches, grid in zip(found, TILES, strict=True)]
+    return [reader.of_image(patches, patches.values.tobytes()) for patches in found]
 
 
 class Known:
@@ -73,12 +77,12 @@ class Known:
         self.placeholder = reader.placeholder
         self.has_axes = reader.has_axes
 
-    def read(self, sent: MessageImage) -> PromptImage:
+    def read(self, sent: MessageImage) -> Picture:
         return self.images[sent.data]
 
 
 def prompt_of(case: str, name: str, config: ModelConfig) -> tuple[list[int], PromptRows]:
-    tokens, images = template_tokens(name)
+    tokens, images = template_tokens(case, name)
     return Pictures(Known(case, config)).placed(tokens, [MessageImage(i, f"image {i}") for i in images])
 
 
@@ -87,17 +91,22 @@ def submitted(engine: Engine, case: str, name: str, config: ModelConfig, params:
     return engine.submit(ResolvedRequest(tokens, params, Tally, rows=rows))
 
 
-def rows_made(engine: Engine, images: Sequence[PromptImage]) -> list[np.ndarray]:
-    """What the tower makes of images."""
+def rows_made(engine: Engine, images: Sequence[Picture]) -> list[np.ndarray]:
+    """What the tower makes of images, those of their tiles below each other."""
+    made = []
+    for image in images:
+        tiles = [piece for piece in image if isinstance(piece, PromptImage)]
+        made.append(np.concatenate([rows_of(engine, tile) for tile in tiles]))
+    return made
+
+
+def rows_of(engine: Engine, image: PromptImage) -> np.ndarray:
     executor, rows = engine.executor, engine.scheduler.rows
     assert isinstance(executor, LocalExecutor) and rows
     store = executor.executed[0].inputs.rows
     assert store
-    found = []
-    for image in images:
-        rows_alone = PromptRows.at([0], [(image.digest, image.n_rows, image.source)], None)
-        engine.submit_rows([0] * image.n_rows, lambda _: None, rows=rows_alone)
-        while engine.busy:
-            engine.step()
-        found.append(executor.backend.read_rows(store, rows.slots.targets(image.digest)))
-    return found
+    rows_alone = PromptRows.at([0], [(image.digest, image.n_rows, image.source)], None)
+    engine.submit_rows([0] * image.n_rows, lambda _: None, rows=rows_alone)
+    while engine.busy:
+        engine.step()
+    return executor.backend.read_rows(store, rows.slots.targets(image.digest))

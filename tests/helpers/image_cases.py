@@ -31,11 +31,21 @@ PROCESSORS: dict[str, dict[str, Any]] = {
                    "crop_size": {"height": 32, "width": 41}, "do_normalize": False},
     "chinese_clip": {"image_processor_type": "ChineseCLIPImageProcessor", "size": {"height": 224, "width": 224},
                      "do_center_crop": False},
+    "llava": {"image_processor_type": "LlavaImageProcessor", "size": {"shortest_edge": 336},
+              "crop_size": {"height": 336, "width": 336}},
     "siglip": {"image_processor_type": "SiglipImageProcessor"},
     "siglip_384": {"image_processor_type": "SiglipImageProcessor", "size": {"height": 384, "width": 384},
                    "image_mean": [0.5, 0.5, 0.5], "rescale_factor": 0.00392156862745098, "resample": 2},
     "siglip2": {"image_processor_type": "Siglip2ImageProcessor"},
     "siglip2_small": {"image_processor_type": "Siglip2ImageProcessorFast", "max_num_patches": 64, "patch_size": 16},
+    "smolvlm": {"image_processor_type": "SmolVLMImageProcessor", "size": {"longest_edge": 512},
+                "max_image_size": {"longest_edge": 128}, "resample": 1},
+    "idefics3": {"image_processor_type": "Idefics3ImageProcessor", "size": {"longest_edge": 182},
+                 "max_image_size": {"longest_edge": 182}},
+    "idefics3_odd": {"image_processor_type": "Idefics3ImageProcessor", "size": {"longest_edge": 333},
+                     "max_image_size": {"longest_edge": 130}, "resample": 3},
+    "idefics3_whole": {"image_processor_type": "Idefics3ImageProcessor", "do_image_splitting": False,
+                       "size": {"longest_edge": 200}, "max_image_size": {"longest_edge": 64}},
 }  # fmt: skip
 PATCH_SIZE = 16
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from chat_vision_cases import CASES, IMAGE
-from chat_vision_files import write_chat_vision
+from chat_vision_files import PROCESSOR, SPLIT, SPLIT_18, SQUARES, write_chat_vision
 from image_cases import pixels, png
 from tahr import LLM, SamplingParams
 from tahr.cli.chat.commands import obey
@@ -17,6 +17,7 @@ from tahr.cli.chat.conversation import Conversation
 from tahr.cli.main import main
 from tahr.cli.terminal.console import TextOutput
 from tahr.errors import ConfigError, TahrError, TemplateError
+from tahr.generation.pictures import MessageImage
 from tahr.grammar import Grammar
 from tahr.images.errors import BadImage, ImageTooLarge
 from tahr.library.feeder import Feeder
@@ -119,6 +120,56 @@ def test_names_of_placeholders_are_text(llm: LLM) -> None:
         llm.generate(text, EIGHT)
     with pytest.raises(ConfigError, match="stands for an image"):
         llm.generate([1, IMAGE, 2], EIGHT)
+
+
+@pytest.mark.parametrize(
+    ("case", "text", "n_rows"),
+    [
+        ("llava", "<image>", 9),
+        ("smolvlm", "<fake_token_around_image><global-img><image><row_1_col_1>", 5 * 4),
+        ("idefics3", "<fake_token_around_image><row_1_col_1><image>", 5 * 4),
+    ],
+)
+def test_names_of_what_stands_around_images_are_text(case: str, text: str, n_rows: int, tmp_path: Path) -> None:
+    """The photo becomes a square, or two by two tiles and the whole of it."""
+    llm = LLM(write_chat_vision(tmp_path, case), context_size=256, page_size=8)
+    tokens = llm.encode_chat(asked(text, shown(PHOTO), text))
+    assert tokens.count(IMAGE) == n_rows
+    special = {token: tokens.count(token) for token in (*range(91, 96), IMAGE)}
+    without = llm.encode_chat(asked("a", shown(PHOTO), "a"))
+    assert special == {token: without.count(token) for token in special}
+    assert llm.encode_chat([{"role": "user", "content": text}]).count(IMAGE) == 0
+    for prompt in (text, [1, IMAGE, 2]):
+        with pytest.raises(ConfigError, match="stands for an image"):
+            llm.generate(prompt, EIGHT)
+
+
+def test_limits_on_tiles(tmp_path: Path) -> None:
+    """Fewer tiles, one at least; images of one size are as they are, or refused."""
+    tiles = write_chat_vision(tmp_path / "tiles", "smolvlm")
+    for most, n_rows in ((20, 20), (19, 4), (4, 4)):
+        llm = LLM(tiles, context_size=256, page_size=8, image_max_tokens=most)
+        assert llm.encode_chat(asked(shown(PHOTO))).count(IMAGE) == n_rows
+        assert said(llm, shown(PHOTO), "cat")
+    square = write_chat_vision(tmp_path / "square", "llava")
+    for folder, most in ((tiles, 3), (square, 8)):
+        with pytest.raises(ConfigError, match="image_max_tokens"):
+            LLM(folder, context_size=256, page_size=8, image_max_tokens=most)
+
+
+@pytest.mark.parametrize(("case", "n_rows"), [("llava", 9), ("smolvlm", 4)])
+def test_little_detail(case: str, n_rows: int, tmp_path: Path) -> None:
+    """An image has few tokens, unless all of the model's have as many."""
+    llm = LLM(write_chat_vision(tmp_path, case), context_size=256, page_size=8)
+    image = shown(MessageImage(PHOTO, "the photo", 8))
+    assert llm.encode_chat(asked(image)).count(IMAGE) == n_rows
+
+
+def test_processors_that_belong_to_other_towers(tmp_path: Path) -> None:
+    for case, processor in (("llava", SPLIT), ("smolvlm", SQUARES), ("smolvlm", SPLIT_18), ("llava", PROCESSOR)):
+        folder = write_chat_vision(tmp_path / case, case, preprocessor_config=processor)
+        with pytest.raises(TahrError, match="do not belong together"):
+            LLM(folder, context_size=256, page_size=8)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tahr.errors import TahrError
 from tahr.images.decoding import decoded
 from tahr.images.limits import DecodedBytes, ImageLimits
 from tahr.images.processors import ImageProcessor, open_processor
+from tahr.images.tiles import Tiling
 
 LIMITS = ImageLimits()
 FAMILY = "CLIP"
@@ -26,9 +27,12 @@ def processor(folder: Path, config: dict[str, Any], name: str = "preprocessor_co
 
 
 def numbers(made: ImageProcessor, data: bytes) -> np.ndarray:
-    """In the order of transformers: colours first, or rows of patches where it makes these itself."""
+    """In the order of transformers: colours first, or rows of patches where it makes these itself; tile by tile."""
     with decoded(data, LIMITS, DecodedBytes(1 << 30)) as image:
         values = made.pixel_values(image)
+    if isinstance(made.sizing, Tiling):
+        side = values.shape[1]
+        return values.reshape(-1, side, side, 3).transpose(0, 3, 1, 2)
     return made.patches(values).values if made.by_pixel else values.transpose(2, 0, 1)
 
 
@@ -51,6 +55,26 @@ def test_patches_follow_each_other_from_the_top_left(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.values[3], fourth.transpose(2, 0, 1).reshape(-1))
 
 
+def test_patches_of_tiles(tmp_path: Path) -> None:
+    """Tile by tile; pixels beside the last patch of a tile are left out."""
+    made = processor(tmp_path, PROCESSORS["idefics3_odd"])
+    with decoded(png("RGB", 640, 427), LIMITS, DecodedBytes(1 << 30)) as image:
+        tiles = made.pixel_values(image).reshape(-1, 130, 130, 3)
+        found = made(image)
+    assert (found.grid, len(tiles), found.n_wide) == ((2, 3), 7, 8)
+    last = tiles[6, 112:128, 112:128].transpose(2, 0, 1).reshape(-1)
+    np.testing.assert_array_equal(found.values[-1], last)
+    np.testing.assert_array_equal(found.values[64], tiles[1, :16, :16].transpose(2, 0, 1).reshape(-1))
+
+
+@pytest.mark.parametrize("n_most", [1, 2, 4, 5, 9, 10, 17, 64])
+@pytest.mark.parametrize("size", [(1, 200), (640, 427), (500, 500), (37, 511), (3000, 17)])
+def test_tiles_keep_a_limit(size: tuple[int, int], n_most: int) -> None:
+    rule = Tiling(128, 1000).within(n_most)
+    n_high, n_wide = rule.grid(*size)
+    assert n_high * n_wide + (n_high * n_wide > 1) <= min(n_most, rule.n_most)
+
+
 def test_settings_beside_a_whole_processor(tmp_path: Path) -> None:
     """Newer checkpoints keep them in another file."""
     inside = processor(tmp_path, {"image_processor": PROCESSORS["siglip_384"]}, "processor_config.json")
@@ -68,11 +92,12 @@ ODD: list[Any] = [True, -1, 0, 10**9, 0.5, float("nan"), "x", [], [1], {}, {"wid
 FIELDS = [
     *("image_processor_type", "size", "crop_size", "image_mean", "image_std", "rescale_factor", "resample"),
     *("do_resize", "do_center_crop", "do_rescale", "do_normalize", "patch_size", "max_num_patches"),
+    *("max_image_size", "do_image_splitting", "do_pad"),
 ]
 
 
 @pytest.mark.parametrize("name", FIELDS)
-@pytest.mark.parametrize("kind", ["clip", "siglip2"])
+@pytest.mark.parametrize("kind", ["clip", "siglip2", "llava", "smolvlm"])
 def test_odd_settings(name: str, kind: str, tmp_path: Path) -> None:
     """Each is read as something, or refused with a sentence."""
     data = png("RGB", 31, 33)

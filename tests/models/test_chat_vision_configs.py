@@ -31,6 +31,24 @@ RELEASED: dict[str, dict[str, Any]] = {
         "vision_config": {**PATCHES, "hidden_size": 1280, "intermediate_size": 3420, "out_hidden_size": 2048,
                           "hidden_act": "silu", "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31]},
     },
+    # As those of llava-1.5-7b-hf say it, which leaves out what is usual.
+    "llava": {
+        "model_type": "llava", "ignore_index": -100, "image_token_index": 32000, "pad_token_id": 32001,
+        "projector_hidden_act": "gelu", "vision_feature_layer": -2, "vision_feature_select_strategy": "default",
+        "text_config": {"max_position_embeddings": 4096, "model_type": "llama", "rms_norm_eps": 1e-5,
+                        "vocab_size": 32064},
+        "vision_config": {"hidden_size": 1024, "image_size": 336, "intermediate_size": 4096, "num_hidden_layers": 24,
+                          "model_type": "clip_vision_model", "num_attention_heads": 16, "patch_size": 14,
+                          "projection_dim": 768, "vocab_size": 32000},
+    },
+    "smolvlm": {
+        "model_type": "smolvlm", "image_token_id": 49190, "scale_factor": 4, "tie_word_embeddings": False,
+        "text_config": {"model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+                        "num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49280, "head_dim": 64,
+                        "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 100000},
+        "vision_config": {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "image_size": 512,
+                          "num_attention_heads": 12, "patch_size": 16, "model_type": "smolvlm_vision"},
+    },
 }  # fmt: skip
 
 
@@ -39,7 +57,7 @@ def read(case: str, **vision: object) -> ModelConfig:
     return from_hf({**config, "vision_config": config["vision_config"] | vision}, name=case)
 
 
-@pytest.mark.parametrize("case", RELEASED)
+@pytest.mark.parametrize("case", ["qwen2_vl", "qwen2_5_vl"])
 def test_towers_of_released_models(case: str) -> None:
     cfg = read(case)
     vision = cfg.chat_vision
@@ -48,6 +66,47 @@ def test_towers_of_released_models(case: str) -> None:
     assert (vision.width_out, vision.placeholder, vision.n_positions) == (cfg.width, 151655, 0)
     assert (layers.n_layers, layers.width, layers.n_heads, layers.head_dim) == (32, 1280, 16, 80)
     assert cfg.kinds[0].rope.axes == (0,) * 16 + (1,) * 24 + (2,) * 24
+
+
+def test_towers_of_images_of_one_size() -> None:
+    llava = read("llava")
+    tower = llava.chat_vision
+    assert tower and (llava.width, llava.n_layers, llava.ffn_width, llava.n_vocab) == (4096, 32, 11008, 32064)
+    assert (tower.layers.n_layers, tower.layers.width, tower.layers.activation) == (23, 1024, "quick_gelu")
+    assert (tower.side, tower.n_positions, tower.n_fixed_rows, tower.placeholder) == (24, 577, 576, 32000)
+    tiles = read("smolvlm").chat_vision
+    assert tiles and (tiles.side, tiles.n_positions, tiles.n_fixed_rows, tiles.placeholder) == (32, 1024, 64, 49190)
+    assert (tiles.layers.n_layers, tiles.layers.activation, tiles.layers.norm_eps) == (12, "gelu_tanh", 1e-6)
+
+
+@pytest.mark.parametrize(("layer", "n"), [(-2, 23), (-1, 24), (-24, 1), (1, 1), (24, 24)])
+def test_the_layer_that_is_read(layer: int, n: int) -> None:
+    vision = from_hf({**RELEASED["llava"], "vision_feature_layer": layer}).chat_vision
+    assert vision and vision.layers.n_layers == len(vision.layers.kinds) == n
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "sentence"),
+    [
+        ("llava", {"vision_feature_layer": -25}, "vision_feature_layer"),
+        ("llava", {"vision_feature_layer": 0}, "vision_feature_layer"),
+        ("llava", {"vision_feature_layer": [-2, -5]}, "vision_feature_layer"),
+        ("llava", {"vision_feature_layer": True}, "vision_feature_layer"),
+        ("llava", {"vision_feature_select_strategy": "full"}, "'full'"),
+        ("llava", {"image_token_index": 32064}, "image_token_index"),
+        ("llava", {"projector_hidden_act": "mish"}, "mish"),
+        ("llava", {"text_config": {"model_type": "qwen2"}}, "'qwen2'"),
+        ("llava", {"vision_config": {"model_type": "siglip_vision_model"}}, "'siglip_vision_model'"),
+        ("llava", {"vision_config": {"image_size": 13}}, "patch_size"),
+        ("smolvlm", {"scale_factor": 3}, "scale_factor"),
+        ("smolvlm", {"scale_factor": 0}, "scale_factor"),
+        ("smolvlm", {"image_token_id": 49280}, "image_token_id"),
+        ("smolvlm", {"vision_config": {"num_channels": 4}}, "three colours"),
+    ],
+)
+def test_towers_put_together_in_other_ways(case: str, changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(TahrError, match=sentence):
+        from_hf(RELEASED[case] | changes, name=case)
 
 
 def test_what_sets_the_two_apart() -> None:

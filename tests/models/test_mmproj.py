@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import backends_here
-from chat_vision_cases import BANNED, CASES, GRIDS, N_GREEDY, PROMPTS, expected
+from chat_vision_cases import BANNED, GRIDS, N_GREEDY, PROMPTS, QWEN, expected
 from chat_vision_runs import engine_for, images_of, rows_made, submitted
 from engines import greedy, run
 from gguf_maker import Typed
@@ -42,7 +42,7 @@ def loaded_on(case: str, name: str) -> Loaded:
     return load(whole(case), backends_here.backend(name, deterministic=True))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", QWEN)
 def test_files_are_those_of_the_converter(case: str) -> None:
     """Names, shapes and numbers of every tensor."""
     made = {
@@ -53,7 +53,7 @@ def test_files_are_those_of_the_converter(case: str) -> None:
 
 
 @pytest.mark.parametrize("name", backends_here.NAMES)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", QWEN)
 def test_rows_equal_those_of_transformers(case: str, name: str) -> None:
     loaded = loaded_on(case, name)
     assert not [line for line in loaded.log if line.startswith("Not used")]
@@ -64,7 +64,7 @@ def test_rows_equal_those_of_transformers(case: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", backends_here.NAMES)
 @pytest.mark.parametrize("prompt", PROMPTS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", QWEN)
 def test_replies_equal_those_of_transformers(case: str, prompt: str, name: str) -> None:
     loaded = loaded_on(case, name)
     engine = engine_for(loaded, name)
@@ -73,7 +73,7 @@ def test_replies_equal_those_of_transformers(case: str, prompt: str, name: str) 
     assert seq.tokens[-N_GREEDY:] == list(expected(case)[f"greedy_{prompt}"])
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", QWEN)
 def test_text_models_run_without_towers(case: str) -> None:
     loaded = load(text_model(case), backends_here.backend("reference"))
     assert may_see(text_model(case)) and loaded.config.chat_vision is None and loaded.decoder.tower is None
@@ -130,7 +130,7 @@ def test_wrong_metadata_is_refused_by_its_name(key: str, tmp_path: Path) -> None
     assert len(str(raised.value)) < 500
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", QWEN)
 def test_missing_tensors_are_refused(case: str, tmp_path: Path) -> None:
     """Every one of them, by name."""
     tensors = tower_tensors(case)

@@ -1,5 +1,6 @@
 """Images of conversations as the rows that a tower reads."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -9,13 +10,15 @@ import numpy as np
 
 from tahr.engine.sequences.prompt_rows import RowSource
 from tahr.errors import ConfigError
-from tahr.generation.pictures import ImageText, MessageImage, PromptImage
+from tahr.generation.pictures import ImageText, MessageImage, Picture, PromptImage
 from tahr.images.data_uri import data_of
 from tahr.images.processors import Patches
 from tahr.images.reading import ImageReader
 from tahr.images.sizing import WholePatches
+from tahr.images.tiles import Tiling
 from tahr.kv.prefix import HASH_BYTES
 from tahr.library.inputs.image_inputs import opened
+from tahr.library.inputs.tile_marks import marks_of, tiles_of
 from tahr.models.config.record import ChatVisionConfig
 from tahr.models.towers.rows import merged_rows, places_of, windows_of
 
@@ -27,27 +30,40 @@ class PromptImages:
     reader: ImageReader
     config: ChatVisionConfig
     has_axes: bool
+    encode: Callable[[str], list[int]]  # tokens of a text with names of special ones, for the marks of tiles
 
     @property
     def placeholder(self) -> int:
         """The token that the model's template writes for an image."""
         return self.config.placeholder
 
-    def read(self, sent: MessageImage) -> PromptImage:
+    def read(self, sent: MessageImage) -> Picture:
         """An image; an error names its place."""
         try:
             return self._read(sent.data, sent.n_most)
         except ConfigError as error:
             raise type(error)(f"{sent.place}: {error}") from error
 
-    def _read(self, image: Any, n_most: int | None) -> PromptImage:
+    def _read(self, image: Any, n_most: int | None) -> Picture:
         limits = self.reader.limits
         if isinstance(image, ImageText):
             image = data_of(image.text, limits.max_image_bytes)
         data = opened(image, limits.max_image_bytes)
         patches = (self._shrinking(n_most) if n_most else self.reader)(data)
         # The same pixels in another form are the same rows.
-        return self.of_patches(patches, data if isinstance(data, bytes) else patches.values.tobytes())
+        return self.of_image(patches, data if isinstance(data, bytes) else patches.values.tobytes())
+
+    def of_image(self, patches: Patches, content: bytes) -> Picture:
+        """An image as rows; one in tiles as those of each, between the tokens that say where it is."""
+        if patches.grid is None:
+            return (self.of_patches(patches, content),)
+        n_high, n_wide = patches.grid
+        *before, behind = marks_of(n_high, n_wide)
+        made: list[PromptImage | list[int]] = []
+        for i, (tile, marks) in enumerate(zip(tiles_of(patches), before, strict=True)):
+            made.append(self.encode(marks))
+            made.append(self.of_patches(tile, f"tile {i} of {n_high}x{n_wide} ".encode() + content))
+        return [*made, self.encode(behind)]
 
     def of_patches(self, patches: Patches, content: bytes) -> PromptImage:
         """An image whose pixels are read; all its rows depend on is in `content` and its size."""
@@ -57,9 +73,12 @@ class PromptImages:
         return PromptImage(source, digest, n_high // self.config.merge, n_wide // self.config.merge)
 
     def _shrinking(self, n_most: int) -> ImageReader:
-        """A reader whose images have so many tokens at most."""
+        """A reader whose images have so many tokens at most, unless all of the model's have one size."""
         processor = self.reader.processor
-        assert isinstance(processor.sizing, WholePatches)
+        if isinstance(processor.sizing, Tiling):
+            n_most //= self.config.n_fixed_rows
+        elif not isinstance(processor.sizing, WholePatches):
+            return self.reader
         return replace(self.reader, processor=replace(processor, sizing=processor.sizing.within(n_most)))
 
     @cached_property
@@ -72,10 +91,12 @@ class PromptImages:
 
 def source_of(patches: Patches, cfg: ChatVisionConfig) -> RowSource:
     """The patches of an image as its tower reads them: square by square, and window by window if it has windows."""
+    values = merged_rows(patches.values, patches.n_high, patches.n_wide, cfg)
+    outputs = np.arange(0, len(patches.values), cfg.n_merged, dtype=np.int32)
+    if cfg.side:
+        return RowSource(values, outputs)
     places = places_of(patches.n_high, patches.n_wide, cfg.merge)
     places = np.concatenate([np.zeros_like(places[:1]), places])
-    values = merged_rows(patches.values, patches.n_high, patches.n_wide, cfg)
-    outputs = np.arange(0, len(values), cfg.n_merged, dtype=np.int32)
     if not cfg.window:
         return RowSource(values, outputs, places)
     n_high = patches.n_high // cfg.merge

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
+from functools import partial
 
 from tahr.config import whole
 from tahr.errors import ConfigError
@@ -46,7 +47,10 @@ class TextInputs:
         padding: TextPadding | None = None,
     ) -> "TextInputs":
         """For a loaded model, with the reader of its images."""
-        chats = PromptImages(reader, config.chat_vision, facts.has_axes) if reader and config.chat_vision else None
+        chats = None
+        if reader and config.chat_vision:
+            encode = partial(tokenizer.encode, add_special=False)
+            chats = PromptImages(reader, config.chat_vision, facts.has_axes, encode)
         return TextInputs(
             tokenizer,
             facts.encoding,

@@ -133,6 +133,10 @@ class ChatVisionConfig:
     n_positions: int  # rows of a square table of positions, which is resized to each image; 0: rope alone
     width_out: int  # width of the text model
     placeholder: int  # token that the chat template writes for an image
+    side: int = 0  # patches on a side of all images, whose table of positions stays as it is; 0: images differ in size
+    has_class: bool = False  # a token without pixels stands behind the patches, and gives no row
+    activation: Activation = "gelu"  # between the matrices that make rows for the text model
+    plain: bool = False  # one matrix makes rows for the text model, behind a norm
     deepstack: tuple[int, ...] = ()  # layers whose states are added to the text model's, after its first layers
     gated: bool = False  # layers have gated MLPs
     window: int = 0  # squares on a side of the windows that layers see; 0: all of an image
@@ -147,9 +151,14 @@ class ChatVisionConfig:
         return self.merge**2
 
     @property
+    def n_fixed_rows(self) -> int:
+        """Rows of an image or a tile, where all have one size; 0: they differ."""
+        return self.side**2 // self.n_merged
+
+    @property
     def row_width(self) -> int:
-        """Width of an input row: the numbers of a patch and its shares of each position."""
-        return 3 * self.patch_size**2 + self.n_positions
+        """Width of an input row: the numbers of a patch and, where images differ in size, its shares of positions."""
+        return 3 * self.patch_size**2 + (0 if self.side else self.n_positions)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,8 +48,10 @@ from tahr.models.files.gguf import read_gguf
 from tahr.models.files.hf import read_hf
 from tahr.models.towers.chinese_clip import CHINESE_CLIP
 from tahr.models.towers.clip import CLIP
+from tahr.models.towers.llava import LLAVA
 from tahr.models.towers.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_5, QWEN3_5_MOE, QWEN3_VL
 from tahr.models.towers.siglip import SIGLIP, SIGLIP2
+from tahr.models.towers.smolvlm import IDEFICS3, SMOLVLM
 from tahr.models.towers.whisper import WHISPER
 from tahr.weights.tensor import HostTensor
 
@@ -122,6 +124,9 @@ FAMILIES: dict[str, Family] = {
     "qwen2_vl": QWEN2_VL,
     "qwen2_5_vl": QWEN2_5_VL,
     "qwen3_vl": QWEN3_VL,
+    "llava": LLAVA,
+    "smolvlm": SMOLVLM,
+    "idefics3": IDEFICS3,
 }
 # GGUF architectures that have other names than the `model_type` of the same family.
 ARCHITECTURES: dict[str, Family] = {

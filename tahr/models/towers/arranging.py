@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from tahr.errors import CorruptFile
-from tahr.models.config.record import ModelConfig, VisionConfig
+from tahr.models.config.record import ChatVisionConfig, ModelConfig, VisionConfig
 from tahr.models.encoders.layers import of_floats
 from tahr.models.parts.arrange import Tensors
 from tahr.models.parts.makers import Make
@@ -17,15 +17,16 @@ POSITIONS = "vision.positions.weight"
 
 
 def arrange_tower(cfg: ModelConfig, tensors: Tensors) -> Tensors:
-    assert cfg.vision, "the configuration has no tower"
+    vision = cfg.vision or cfg.chat_vision
+    assert vision, "the configuration has no tower"
     patch = tensors.take(PATCH)
-    tensors.define(PATCH, flat(patch, cfg.vision))
+    tensors.define(PATCH, flat(patch, vision))
     if CLASS in tensors:
         tensors.define(POSITIONS, with_class(tensors.take(CLASS), tensors.take(POSITIONS)))
     return tensors
 
 
-def flat(stored: Make, cfg: VisionConfig) -> Make:
+def flat(stored: Make, cfg: VisionConfig | ChatVisionConfig) -> Make:
     """The kernel of a convolution [width, 3, patch, patch] as a matrix."""
 
     def make() -> HostTensor:

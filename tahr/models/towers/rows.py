@@ -36,8 +36,11 @@ def shares(n: int, n_stored: int) -> Floats:
 
 
 def merged_rows(patches: Floats, n_high: int, n_wide: int, cfg: ChatVisionConfig) -> Floats:
-    """Rows of pixels, square by square, and beside them each patch's shares of positions, if the tower has any."""
-    if not cfg.n_positions:
+    """Rows of pixels, square by square, and beside them each patch's shares of positions, or behind them that of the
+    class token, as the tower has them."""
+    if cfg.has_class:
+        return np.concatenate([patches, np.zeros((1, patches.shape[1]), np.float32)])
+    if cfg.side or not cfg.n_positions:
         return patches
     side = round(cfg.n_positions**0.5)
     across = corner_shares(n_wide, side)
