@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from backends_here import NAMES, backend, kv_store
-from random_weights import NATIVE, random_tensor
+from random_weights import LOW_BIT, NATIVE, random_tensor
 from tahr import _native as native
 from tahr.backends.api import (
     Activation,
@@ -31,7 +31,7 @@ def cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CpuB
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("form", NATIVE)
+@pytest.mark.parametrize("form", NATIVE + LOW_BIT)
 def test_a_linear_passes_it_on_wherever_it_stands(cpu: CpuBackend, form: str, bad: float) -> None:
     rng = np.random.default_rng(1)
     weight = Linear(cpu.weight(random_tensor(form, (24, 256), rng)))

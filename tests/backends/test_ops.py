@@ -188,7 +188,7 @@ CASES = [
     *(linear_case(form, 5, 13, 256, bias=False) for form in NATIVE),  # rows that fill no panel
     *(linear_case(form, 2, 7, 75, bias=True) for form in ("F32", "F16", "BF16")),  # columns that fill no block
     # Kept dense: rows stay f32, the oracle's do not.
-    replace(linear_case("IQ3_S", 2, 16, 256, bias=False), tolerance=1e-2),
+    replace(linear_case("Q2_0", 2, 16, 256, bias=False), tolerance=1e-2),
     Case("linears-Q4_0-Q6_K-F16", linears, 1e-5),
     *(embed(form) for form in NATIVE),
     Case("norms", norms),

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backends_here import NAMES, backend
-from random_weights import NATIVE
+from random_weights import LOW_BIT, NATIVE
 from tahr.backends.api import Linear
 from tahr.errors import TahrError
 from tahr.models.loader.load import load, open_model
@@ -54,7 +54,7 @@ def test_absurd_numbers_in_the_header(image: bytes, at: int, value: int) -> None
     run(bytes(damaged))
 
 
-@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize("name", NATIVE + LOW_BIT)
 def test_any_bytes_are_a_matrix(name: str) -> None:
     """Scales that are infinite or not numbers give such results, and nothing worse."""
     be, form = backend("cpu"), FORMATS[name]

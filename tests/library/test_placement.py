@@ -41,6 +41,7 @@ STORIES = "stories"
 MODELS = [
     (STORIES, "F32"), ("llama", "Q4_0"), ("qwen2", "Q4_K"), ("mistral", "Q8_0"), ("qwen3_moe", "BF16"),
     ("granite4_h", "BF16"), ("gemma3", "F16"), ("llama", "IQ3_S"),
+    ("llama", "Q2_0"),
 ]  # fmt: skip
 
 

@@ -216,7 +216,7 @@ void few_panels(const RowBlock& block) {
 
 template <Format F>
 void run_format(const RowBlock& block, NeonWorkspace& work) {
-  if constexpr (!is_dense(F)) {
+  if constexpr (!is_dense(F) && !is_spelt(F)) {  // codewords meet the tiles that all instruction sets share
     if (block.n_rows <= FEW_ROWS) return few_panels<F>(block);
     for (int64_t begin = block.panels.begin; begin < block.panels.end; begin += MAX_PANELS)
       some_panels<F>(block, {begin, begin + MAX_PANELS < block.panels.end ? begin + MAX_PANELS : block.panels.end}, work);

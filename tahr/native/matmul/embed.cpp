@@ -18,7 +18,7 @@ void read_dense(Format format, const uint8_t* row, int64_t cols, float* out) {
 // The formula at the head of quants.h, for one group of columns.
 void dequantise_group(const FormatRow& row, const Piece& piece, int group, float* out) {
   const float unit = row.scales == Scales::BRAIN ? float_of_bf16(piece.scale) : float_of_f16(piece.scale);
-  const float scale = unit * float(piece.sub_scale[group]);
+  const float scale = row.unit * unit * float(piece.sub_scale[group]);
   const auto* codes = reinterpret_cast<const uint8_t*>(piece.words) + group * row.group;
   const auto value = [&](uint8_t code) {
     return row.table ? row.table[code] : row.bits == 8 ? int8_t(code) : code - row.offset;

@@ -16,7 +16,8 @@ namespace {
 
 using TileFn = void (*)(const Tile&);
 
-constexpr bool OWN_KERNELS = SIGNED_CODES;  // for all block formats: the tiles here do not read that layout
+// For block formats whose codes have another layout than the tiles here read.
+constexpr bool own_kernels(Format format) { return SIGNED_CODES && !is_dense(format) && !is_spelt(format); }
 
 constexpr int FEW_ROWS = DENSE_ROWS > 4 ? 2 : DENSE_ROWS;  // the sums of all their chains fit the registers
 
@@ -24,7 +25,7 @@ constexpr int max_rows(Format format) { return is_dense(format) ? DENSE_ROWS : T
 
 template <Format F, int Rows>
 constexpr TileFn tile_fn() {
-  if constexpr (Rows > max_rows(F) || (OWN_KERNELS && !is_dense(F))) return nullptr;
+  if constexpr (Rows > max_rows(F) || own_kernels(F)) return nullptr;
   else if constexpr (is_dense(F)) return Rows > FEW_ROWS ? dense_pairs<F, Rows> : dense_tile<F, Rows>;
   else return quantised_tile<F, Rows>;
 }
@@ -44,7 +45,7 @@ using ManyFn = void (*)(const ManyRows&);
 
 template <Format F, int Panels>
 constexpr ManyFn many_fn() {
-  if constexpr (is_dense(F) || OWN_KERNELS) return nullptr;
+  if constexpr (is_dense(F) || own_kernels(F)) return nullptr;
   else return many_rows<F, Panels>;
 }
 
@@ -140,7 +141,8 @@ int64_t run_whole_tiles(const Segment& s, Range rows, Range panels, const Worker
   const int64_t n_rows = rows.end - rows.begin;
   const bool dense = is_dense(s.job->matrix->format);
 #if defined(TAHR_NEON)
-  const int64_t taken = dense ? neon_dense_rows(*s.job->matrix, n_rows) : n_rows;
+  const bool own = own_kernels(s.job->matrix->format);
+  const int64_t taken = dense ? neon_dense_rows(*s.job->matrix, n_rows) : own ? n_rows : 0;
   if (taken) (dense ? run_neon_dense : run_neon_block)(row_block(s, rows.begin, int(taken), panels, worker.ahead), worker.scratch);
 #else
   int64_t taken = dense && n_rows >= MIN_DENSE_ROWS ? n_rows / DENSE_TILE * DENSE_TILE : 0;

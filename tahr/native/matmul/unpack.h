@@ -56,9 +56,54 @@ TAHR_INLINE Codes unpack_one(const uint8_t* p) {
 }
 
 template <Format F>
-TAHR_INLINE void unpack_codes(const uint8_t* p, Codes (&w)[8]) {
+constexpr auto book_of() {
+  if constexpr (F == Format::IQ2_XXS) return CODEBOOKS.iq2_xxs;
+  else if constexpr (F == Format::IQ2_XS) return CODEBOOKS.iq2_xs;
+  else if constexpr (F == Format::IQ2_S) return CODEBOOKS.iq2_s;
+  else if constexpr (F == Format::IQ3_XXS) return CODEBOOKS.iq3_xxs;
+  else if constexpr (F == Format::IQ3_S) return CODEBOOKS.iq3_s;
+  else return CODEBOOKS.iq1;
+}
+
+// The numbers of the I-th codewords of all rows.
+template <Format F, int I>
+TAHR_INLINE Ints codeword(const uint8_t* p) {
+  constexpr int bits = row_of(F).spelling.high_bits, at = I * bits;
+  const Ints low = load_u8(p + I * LANES);
+  if constexpr (bits == 0) return low;
+  else return add(low, shift_left<8>(field<at % 8, (1 << bits) - 1>(load_u8(p + (n_codewords(F) + at / 8) * LANES))));
+}
+
+// Octet I of the columns: vectors 2 I and 2 I + 1.
+template <Format F, int I>
+TAHR_INLINE void spell_octet(const uint8_t* p, Codes (&w)[8]) {
+  constexpr Spelling spelling = row_of(F).spelling;
+  if constexpr (spelling.width == 8) gather_octets(book_of<F>(), codeword<F, I>(p), w[2 * I], w[2 * I + 1]);
+  else gather_fours(book_of<F>(), codeword<F, 2 * I>(p), codeword<F, 2 * I + 1>(p), w[2 * I], w[2 * I + 1]);
+  const uint8_t* signs = p + (n_codewords(F) + n_high_bytes(F)) * LANES;
+#pragma GCC unroll 2
+  for (int v = 2 * I; v < 2 * I + 2; v++) {
+    if constexpr (spelling.has_signs) w[v] = negate(w[v], signs + v * LANES / 2);
+    if constexpr (SIGNED_OFFSET != 0) w[v] = minus(w[v], -SIGNED_OFFSET);
+  }
+}
+
+template <Format F>
+TAHR_INLINE void unpack_planes(const uint8_t* p, Codes (&w)[8]) {
   w[0] = unpack_one<F, 0>(p), w[1] = unpack_one<F, 1>(p), w[2] = unpack_one<F, 2>(p), w[3] = unpack_one<F, 3>(p);
   w[4] = unpack_one<F, 4>(p), w[5] = unpack_one<F, 5>(p), w[6] = unpack_one<F, 6>(p), w[7] = unpack_one<F, 7>(p);
+}
+
+template <Format F>
+TAHR_INLINE void unpack_codes(const uint8_t* p, Codes (&w)[8]) {
+  if constexpr (is_spelt(F)) {
+    spell_octet<F, 0>(p, w);
+    spell_octet<F, 1>(p, w);
+    spell_octet<F, 2>(p, w);
+    spell_octet<F, 3>(p, w);
+  } else {
+    unpack_planes<F>(p, w);
+  }
 }
 
 struct ScaleMin {
@@ -77,6 +122,11 @@ TAHR_INLINE ScaleMin read_scales(const uint8_t* scales, int64_t group) {
   const int64_t at = group % unit_groups * LANES;
   if constexpr (row.scales == Scales::SUPER)
     s.scale = mul(s.scale, to_floats(load_i8(reinterpret_cast<const int8_t*>(unit) + 2 * LANES + at)));
+  if constexpr (row.scales == Scales::SUPER_ODD) {
+    const Ints both = load_u8(unit + 2 * LANES + group % unit_groups / 2 * LANES);
+    const Floats n = to_floats(group % 2 ? high_nibble(both) : low_nibble(both));
+    s.scale = mul(s.scale, fma(n, set1(2 * row.unit), set1(row.unit)));
+  }
   if constexpr (row.scales == Scales::SUPER_MIN) {
     s.scale = mul(s.scale, to_floats(load_u8(unit + 4 * LANES + 2 * at)));
     s.min = mul(s.min, to_floats(load_u8(unit + 4 * LANES + 2 * at + LANES)));

@@ -163,6 +163,38 @@ void put_codes(const Vectors& vectors, const PanelLayout& layout, uint8_t* out) 
   if constexpr (Bits == 6) put_planes<2, 4>(vectors, n, out);
 }
 
+// Which bytes of the eight vectors belong to negative columns, a bit each.
+void put_signs(const Vectors& minus, int64_t n, uint8_t* out) {
+  uint8_t bytes[32 * MAX_PANEL_ROWS];
+  memcpy(bytes, minus.words, size_t(32 * n));
+  for (int64_t i = 0; i < 4 * n; i++) {
+    out[i] = 0;
+    for (int bit = 0; bit < 8; bit++) out[i] |= uint8_t((bytes[8 * i + bit] & 1) << bit);
+  }
+}
+
+// A byte for each column, 1 where it is negative.
+Piece minus_bytes(uint32_t minus) {
+  Piece piece;
+  auto* bytes = reinterpret_cast<uint8_t*>(piece.words);
+  for (int i = 0; i < 32; i++) bytes[i] = minus >> i & 1;
+  return piece;
+}
+
+// The codewords of row r; the signs of all rows follow them, and are written by `put_signs`.
+template <Format F>
+void put_codewords(const Piece& piece, const PanelLayout& layout, int64_t r, uint8_t* out, Vectors& minus) {
+  constexpr int count = n_codewords(F), high_bits = row_of(F).spelling.high_bits;
+  const int64_t n = layout.panel_rows;
+  uint32_t high = 0;
+  for (int i = 0; i < count; i++) {
+    out[i * n + r] = uint8_t(piece.index[i]);
+    high |= uint32_t(piece.index[i] >> 8) << high_bits * i;
+  }
+  for (int i = 0; i < n_high_bytes(F); i++) out[(count + i) * n + r] = uint8_t(high >> 8 * i);
+  if constexpr (row_of(F).spelling.has_signs) put_words(minus_bytes(piece.minus), layout, 0, r, minus);
+}
+
 // Writes the scales of row r; `unit` begins the scales of the 32 or 256 columns, of which this is piece `index`.
 template <Format F>
 void put_scales(const Piece& piece, int64_t n, int64_t r, int index, uint8_t* unit) {
@@ -180,6 +212,10 @@ void put_scales(const Piece& piece, int64_t n, int64_t r, int index, uint8_t* un
       subs[2 * group * n + r] = uint8_t(piece.sub_scale[i]);
       subs[(2 * group + 1) * n + r] = uint8_t(piece.sub_min[i]);
     }
+    if constexpr (row.scales == Scales::SUPER_ODD) {
+      uint8_t& both = subs[group / 2 * n + r];
+      both = uint8_t(group % 2 ? both | piece.sub_scale[i] >> 1 << 4 : piece.sub_scale[i] >> 1);
+    }
   }
 }
 
@@ -189,15 +225,18 @@ void pack_quantised(const PanelJob& job) {
   constexpr int pieces = row.block_cols / 32, unit_pieces = int(scale_cols(row.scales) / 32);
   const int64_t n = job.layout.panel_rows, n_pieces = job.cols / 32;
   uint8_t* scales = job.panel + n_pieces * piece_bytes(F, job.layout.panel_rows);
-  Vectors vectors = {};
+  Vectors vectors = {};  // of codes, or of signs
   for (int64_t p = 0; p < n_pieces; p++) {
+    uint8_t* codes = job.panel + p * piece_bytes(F, job.layout.panel_rows);
     for (int64_t r = 0; r < job.rows; r++) {
       Piece piece;
       row.read(job.source + r * job.row_bytes + p / pieces * row.block_bytes, int(p % pieces), piece);
-      put_words(piece, job.layout, flipped_bits(row, job.layout), r, vectors);
+      if constexpr (is_spelt(F)) put_codewords<F>(piece, job.layout, r, codes, vectors);
+      else put_words(piece, job.layout, flipped_bits(row, job.layout), r, vectors);
       put_scales<F>(piece, n, r, int(p % unit_pieces), scales + p / unit_pieces * scale_bytes(F, job.layout.panel_rows));
     }
-    put_codes<row.bits>(vectors, job.layout, job.panel + p * piece_bytes(F, job.layout.panel_rows));
+    if constexpr (!is_spelt(F)) put_codes<row.bits>(vectors, job.layout, codes);
+    else if constexpr (row.spelling.has_signs) put_signs(vectors, n, codes + (n_codewords(F) + n_high_bytes(F)) * n);
   }
 }
 

@@ -11,9 +11,10 @@ namespace tahr {
 class Pool;
 
 enum class Format : uint8_t {
-  F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4
+  F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4,
+  TQ1_0, TQ2_0, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S
 };
-constexpr int N_FORMATS = 16;
+constexpr int N_FORMATS = 25;
 
 // The format of that name ("Q4_K"), or false when there is no native kernel for it.
 bool find_format(const char* name, Format* format);

@@ -43,6 +43,9 @@ std::vector<int> scale_offsets(Format format) {
     case Format::Q2_K: return {80, 82};
     case Format::Q3_K: return {108};
     case Format::Q6_K: return {208};
+    case Format::TQ1_0: return {52};
+    case Format::TQ2_0: return {64};
+    case Format::IQ1_M: return {};
     default: return {0};
   }
 }
@@ -62,6 +65,7 @@ std::vector<uint8_t> random_file(Format format, int64_t rows, int64_t cols) {
     if (format == Format::F32) memcpy(&bytes[at], &value, 4);
     if (format == Format::BF16) memcpy(&bytes[at], &bf16, 2);
     if (format == Format::MXFP4) bytes[at] = uint8_t(118 + rng() % 4);
+    if (format == Format::IQ1_M) bytes[at + 55] = uint8_t(0x20 | (bytes[at + 55] & 0x8f));  // the top of its f16 scale
   }
   return bytes;
 }
@@ -198,6 +202,7 @@ void check_extremes(const Isa& isa, Format format, Pool& pool) {
     for (size_t at = 0; at < c.file.size(); at += size_t(size)) {
       for (int offset : scale_offsets(format)) memcpy(&c.file[at + size_t(offset)], &random[at + size_t(offset)], 2);
       if (format == Format::MXFP4) c.file[at] = random[at];
+      if (format == Format::IQ1_M) c.file[at + 55] = random[at + 55];
     }
     for (size_t i = 0; i < c.x.size(); i++) c.x[i] = i % 512 < 256 ? 3.0f : -3.0f;
     const PackedMatrix m = packed(c, *isa.matmul, pool);

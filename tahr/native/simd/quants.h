@@ -2,9 +2,12 @@
 //
 //   value = scale * sub_scale * (code - offset) - min * sub_min        or, with a table, scale * sub_scale * table[code]
 //
+// Codewords of IQ1 to IQ3 are four or eight whole values: unit * scale * sub_scale * value, with the sign of each where they have some.
+//
 // One table drives packing, embedding and the matmul kernels. Internal linkage throughout, as in half.h.
 #pragma once
 
+#include "codebooks.h"
 #include "half.h"
 #include "pack.h"
 
@@ -15,10 +18,12 @@ enum class Scales : uint8_t {
   NONE,         // dense
   PLAIN,        // per 32 columns: f16 scale[P]
   BRAIN,        // per 32 columns: bf16 scale[P]
+  WIDE,         // per 256 columns: f16 scale[P]
   PLAIN_MIN,    // per 32 columns: f16 scale[P], f16 min[P]
   SUPER,        // per 256 columns: f16 scale[P], then per group: i8 sub_scale[P]
   SUPER_MIN,    // per 256 columns: f16 scale[P], f16 min[P], then per group: u8 sub_scale[P], u8 sub_min[P]
   SUPER_SHORT,  // the same with both in a byte: sub_scale in the low four bits
+  SUPER_ODD,    // per 256 columns: f16 scale[P], then per two groups a byte for each row: sub_scale = 2 n + 1 of n in four bits
 };
 
 // 32 columns of one row, as read from a file.
@@ -26,6 +31,8 @@ struct Piece {
   uint32_t words[8];       // codes, a byte each, four columns to a word
   uint16_t scale, min;     // bits of f16 (bf16 for BRAIN)
   int8_t sub_scale[2], sub_min[2];  // one per group: 16-column groups have two in a piece
+  uint16_t index[8];       // of codewords: four of eight columns, or eight of four; `words` are what they spell
+  uint32_t minus;          // bit j: column j of the codewords is negative
 };
 
 using ReadPiece = void (*)(const uint8_t* block, int index, Piece& piece);
@@ -169,20 +176,157 @@ static inline void read_iq4_xs(const uint8_t* block, int index, Piece& piece) {
   split_nibbles(piece, block + 8 + 16 * index);
 }
 
+static inline void read_tq2_0(const uint8_t* block, int index, Piece& piece) {
+  unit_scales(piece, block + 64);
+  for (int i = 0; i < 8; i++) piece.words[i] = crumbs(block, index, i);
+}
+
+// A byte is a fraction of 256 in base 3: multiplying (modulo 256) by 3^k brings digit k to the front.
+static inline uint8_t trit(uint8_t byte, int k) {
+  constexpr uint8_t powers[5] = {1, 3, 9, 27, 81};
+  return uint8_t(uint8_t(byte * powers[k]) * 3 >> 8);
+}
+
+// 32 bytes of five digits, 16 bytes of five, 4 bytes of four.
+static inline uint8_t trit_of_column(const uint8_t* block, int column) {
+  if (column < 160) return trit(block[column % 32], column / 32);
+  if (column < 240) return trit(block[32 + column % 16], (column - 160) / 16);
+  return trit(block[48 + column % 4], (column - 240) / 4);
+}
+
+static inline void read_tq1_0(const uint8_t* block, int index, Piece& piece) {
+  unit_scales(piece, block + 52);
+  uint8_t codes[32];
+  for (int i = 0; i < 32; i++) codes[i] = trit_of_column(block, 32 * index + i);
+  memcpy(piece.words, codes, sizeof codes);
+}
+
+// ---- codewords ----
+
+static inline int8_t odd(int n) { return int8_t(2 * (n & 15) + 1); }
+
+// Four times seven signs; the number of minuses among eight is even.
+static inline uint32_t eighth_signs(uint32_t sevens) {
+  uint32_t minus = 0;
+  for (int i = 0; i < 4; i++) {
+    const uint32_t seven = sevens >> 7 * i & 127;
+    minus |= (seven | uint32_t(__builtin_parity(seven)) << 7) << 8 * i;
+  }
+  return minus;
+}
+
+// The codewords' values, with their signs, as bytes.
+template <int Width, class Word>
+static inline void spell(Piece& piece, const Word* book) {
+  auto* out = reinterpret_cast<uint8_t*>(piece.words);
+  for (int i = 0; i < 32 / Width; i++) memcpy(out + i * Width, &book[piece.index[i]], Width);
+  for (int i = 0; i < 32; i++)
+    if (piece.minus >> i & 1) out[i] = uint8_t(-out[i]);
+}
+
+static inline void two_odd_scales(Piece& piece, int both) {
+  piece.sub_scale[0] = odd(both);
+  piece.sub_scale[1] = odd(both >> 4);
+}
+
+static inline void read_iq2_xxs(const uint8_t* block, int index, Piece& piece) {
+  const uint8_t* part = block + 2 + 8 * index;
+  piece.scale = half(block);
+  piece.sub_scale[0] = odd(int(word(part + 4) >> 28));
+  piece.minus = eighth_signs(word(part + 4));
+  for (int i = 0; i < 4; i++) piece.index[i] = part[i];
+  spell<8>(piece, CODEBOOKS.iq2_xxs);
+}
+
+static inline void read_iq2_xs(const uint8_t* block, int index, Piece& piece) {
+  piece.scale = half(block);
+  two_odd_scales(piece, block[66 + index]);
+  uint32_t sevens = 0;
+  for (int i = 0; i < 4; i++) {
+    const uint16_t both = half(block + 2 + 8 * index + 2 * i);
+    piece.index[i] = both & 511;
+    sevens |= uint32_t(both >> 9) << 7 * i;
+  }
+  piece.minus = eighth_signs(sevens);
+  spell<8>(piece, CODEBOOKS.iq2_xs);
+}
+
+static inline void read_iq2_s(const uint8_t* block, int index, Piece& piece) {
+  piece.scale = half(block);
+  two_odd_scales(piece, block[74 + index]);
+  piece.minus = word(block + 34 + 4 * index);
+  for (int i = 0; i < 4; i++) piece.index[i] = uint16_t(block[2 + 4 * index + i] | (block[66 + index] >> 2 * i & 3) << 8);
+  spell<8>(piece, CODEBOOKS.iq2_s);
+}
+
+static inline void read_iq3_xxs(const uint8_t* block, int index, Piece& piece) {
+  const uint32_t signs = word(block + 66 + 4 * index);
+  piece.scale = half(block);
+  piece.sub_scale[0] = odd(int(signs >> 28));
+  piece.minus = eighth_signs(signs);
+  for (int i = 0; i < 8; i++) piece.index[i] = block[2 + 8 * index + i];
+  spell<4>(piece, CODEBOOKS.iq3_xxs);
+}
+
+static inline void read_iq3_s(const uint8_t* block, int index, Piece& piece) {
+  piece.scale = half(block);
+  piece.sub_scale[0] = odd(block[106 + index / 2] >> 4 * (index % 2));
+  piece.minus = word(block + 74 + 4 * index);
+  for (int i = 0; i < 8; i++) piece.index[i] = uint16_t(block[2 + 8 * index + i] | (block[66 + index] >> i & 1) << 8);
+  spell<4>(piece, CODEBOOKS.iq3_s);
+}
+
+// Sixteen bits: four times three upper bits of an index, a scale, and whether the codewords move down.
+static inline void read_iq1_s(const uint8_t* block, int index, Piece& piece) {
+  const int high = half(block + 34 + 2 * index);
+  piece.scale = half(block);
+  piece.sub_scale[0] = odd(high >> 12 & 7);
+  piece.minus = 0;
+  for (int i = 0; i < 4; i++)
+    piece.index[i] = uint16_t(block[2 + 4 * index + i] | (high >> 3 * i & 7) << 8 | high >> 15 << 11);
+  spell<8>(piece, CODEBOOKS.iq1);
+}
+
+// The f16 scale is spread over the top four bits of four words, which else hold four scales of three bits each.
+static inline void read_iq1_m(const uint8_t* block, int index, Piece& piece) {
+  const uint8_t* scales = block + 48;
+  const int four = half(scales + index / 2 * 2) >> 6 * (index % 2);
+  piece.scale = 0;
+  for (int i = 0; i < 4; i++) piece.scale |= uint16_t(half(scales + 2 * i) >> 12 << 4 * i);
+  piece.sub_scale[0] = odd(four & 7);
+  piece.sub_scale[1] = odd(four >> 3 & 7);
+  piece.minus = 0;
+  for (int i = 0; i < 4; i++) {
+    const int high = block[32 + 2 * index + i / 2] >> 4 * (i % 2) & 15;  // the highest bit: the codeword moves down
+    piece.index[i] = uint16_t(block[4 * index + i] | high << 8);
+  }
+  spell<8>(piece, CODEBOOKS.iq1);
+}
+
 constexpr int8_t IQ4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr int8_t FP4_VALUES[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // halves
 
 }  // namespace quants
 
+// How codewords lie in a panel of P rows, for 32 columns: the lower eight bits of the first index of all rows, of the second and so
+// on; then bytes of what is above these, the first index lowest; then a bit for each column that is negative, as vectors have them.
+struct Spelling {
+  int width = 0;      // values of a codeword, 0: there are none
+  int high_bits = 0;  // of an index, above eight
+  bool has_signs = false;
+};
+
 struct FormatRow {
   const char* name;
   int block_cols, block_bytes;
-  int bits;             // of a code; of a number for dense formats
+  int bits;             // of a code, of one value that codewords spell; of a number for dense formats
   int group;            // columns that share a scale
   Scales scales;
   int offset;           // 0 for signed codes (8 bits) and tables
   const int8_t* table;  // or null
   ReadPiece read;
+  Spelling spelling = {};
+  float unit = 1;  // of the scale
 };
 
 constexpr FormatRow FORMAT_ROWS[N_FORMATS] = {
@@ -202,6 +346,15 @@ constexpr FormatRow FORMAT_ROWS[N_FORMATS] = {
     {"IQ4_NL", 32, 18, 4, 32, Scales::PLAIN, 0, quants::IQ4_VALUES, quants::read_q4_0},
     {"IQ4_XS", 256, 136, 4, 32, Scales::SUPER, 0, quants::IQ4_VALUES, quants::read_iq4_xs},
     {"MXFP4", 32, 17, 4, 32, Scales::BRAIN, 0, quants::FP4_VALUES, quants::read_mxfp4},
+    {"TQ1_0", 256, 54, 2, 32, Scales::WIDE, 1, nullptr, quants::read_tq1_0},
+    {"TQ2_0", 256, 66, 2, 32, Scales::WIDE, 1, nullptr, quants::read_tq2_0},
+    {"IQ1_S", 256, 50, 8, 32, Scales::SUPER_ODD, 0, nullptr, quants::read_iq1_s, {8, 4, false}, 0.125f},
+    {"IQ1_M", 256, 56, 8, 16, Scales::SUPER_ODD, 0, nullptr, quants::read_iq1_m, {8, 4, false}, 0.125f},
+    {"IQ2_XXS", 256, 66, 8, 32, Scales::SUPER_ODD, 0, nullptr, quants::read_iq2_xxs, {8, 0, true}, 0.125f},
+    {"IQ2_XS", 256, 74, 8, 16, Scales::SUPER_ODD, 0, nullptr, quants::read_iq2_xs, {8, 1, true}, 0.125f},
+    {"IQ2_S", 256, 82, 8, 16, Scales::SUPER_ODD, 0, nullptr, quants::read_iq2_s, {8, 2, true}, 0.125f},
+    {"IQ3_XXS", 256, 98, 8, 32, Scales::SUPER_ODD, 0, nullptr, quants::read_iq3_xxs, {4, 0, true}, 0.25f},
+    {"IQ3_S", 256, 110, 8, 32, Scales::SUPER_ODD, 0, nullptr, quants::read_iq3_s, {4, 1, true}},
 };
 
 constexpr const FormatRow& row_of(Format format) { return FORMAT_ROWS[int(format)]; }
@@ -209,7 +362,14 @@ constexpr const FormatRow& row_of(Format format) { return FORMAT_ROWS[int(format
 constexpr bool has_min(Scales s) {
   return s == Scales::PLAIN_MIN || s == Scales::SUPER_MIN || s == Scales::SUPER_SHORT;
 }
-constexpr bool has_super(Scales s) { return s == Scales::SUPER || s == Scales::SUPER_MIN || s == Scales::SUPER_SHORT; }
+constexpr bool has_super(Scales s) {
+  return s == Scales::SUPER || s == Scales::SUPER_MIN || s == Scales::SUPER_SHORT || s == Scales::SUPER_ODD;
+}
+
+// Codes are codewords.
+constexpr bool is_spelt(Format format) { return row_of(format).spelling.width != 0; }
+constexpr int n_codewords(Format format) { return 32 / row_of(format).spelling.width; }
+constexpr int n_high_bytes(Format format) { return (n_codewords(format) * row_of(format).spelling.high_bits + 7) / 8; }
 
 // ---- a panel of P rows: all codes, then all scales ----
 
@@ -217,16 +377,20 @@ constexpr int64_t PIECE_COLS = 32;
 
 // 32 columns of codes are `bits` vectors of 4 P bytes: four of nibbles (columns 4 v .. in the low ones, 16 + 4 v .. in
 // the high ones), then two of bit pairs or one of single bits for what nibbles cannot hold.
-constexpr int64_t piece_bytes(Format format, int panel_rows) { return int64_t(row_of(format).bits) * 4 * panel_rows; }
+constexpr int64_t piece_bytes(Format format, int panel_rows) {
+  if (!is_spelt(format)) return int64_t(row_of(format).bits) * 4 * panel_rows;
+  return int64_t(n_codewords(format) + n_high_bytes(format) + 4 * row_of(format).spelling.has_signs) * panel_rows;
+}
 
-constexpr int64_t scale_cols(Scales s) { return has_super(s) ? 256 : PIECE_COLS; }
+constexpr int64_t scale_cols(Scales s) { return has_super(s) || s == Scales::WIDE ? 256 : PIECE_COLS; }
 
 // Bytes of scales per scale_cols columns.
 constexpr int64_t scale_bytes(Format format, int panel_rows) {
   const FormatRow& row = row_of(format);
   const int64_t floats = has_min(row.scales) ? 4 : 2;
-  const int64_t per_group = row.scales == Scales::SUPER_MIN ? 2 : 1;
-  return (floats + (has_super(row.scales) ? 256 / row.group * per_group : 0)) * panel_rows;
+  const int64_t n_groups = has_super(row.scales) ? 256 / row.group : 0;
+  const int64_t subs = row.scales == Scales::SUPER_MIN ? 2 * n_groups : row.scales == Scales::SUPER_ODD ? n_groups / 2 : n_groups;
+  return (floats + subs) * panel_rows;
 }
 
 }  // namespace tahr

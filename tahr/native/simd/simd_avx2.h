@@ -115,10 +115,35 @@ TAHR_INLINE Codes field(Codes a) {
   if constexpr (Right < 0) v = _mm256_slli_epi16(v, -Right);
   return {_mm256_and_si256(v, _mm256_set1_epi8(char(Mask)))};
 }
+TAHR_INLINE Codes minus(Codes a, int n) { return {_mm256_sub_epi8(a.v, _mm256_set1_epi8(char(n)))}; }
 TAHR_INLINE Codes either(Codes a, Codes b) { return {_mm256_or_si256(a.v, b.v)}; }
 TAHR_INLINE Codes lookup(const uint8_t* table, Codes nibbles) {
   const __m128i entries = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
   return {_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(entries), nibbles.v)};
+}
+template <int Right, int Mask>
+TAHR_INLINE Ints field(Ints a) { return {_mm256_and_si256(_mm256_srli_epi32(a.v, Right), _mm256_set1_epi32(Mask))}; }
+
+TAHR_INLINE void gather_octets(const uint64_t* table, Ints at, Codes& first, Codes& last) {
+  const auto* words = reinterpret_cast<const long long*>(table);
+  const __m256 lower = _mm256_castsi256_ps(_mm256_i32gather_epi64(words, _mm256_castsi256_si128(at.v), 8));
+  const __m256 upper = _mm256_castsi256_ps(_mm256_i32gather_epi64(words, _mm256_extracti128_si256(at.v, 1), 8));
+  const auto in_order = [](__m256 v) { return _mm256_permute4x64_epi64(_mm256_castps_si256(v), 0xd8); };
+  first.v = in_order(_mm256_shuffle_ps(lower, upper, 0x88));
+  last.v = in_order(_mm256_shuffle_ps(lower, upper, 0xdd));
+}
+TAHR_INLINE void gather_fours(const uint32_t* table, Ints at, Ints then, Codes& first, Codes& last) {
+  first.v = _mm256_i32gather_epi32(reinterpret_cast<const int*>(table), at.v, 4);
+  last.v = _mm256_i32gather_epi32(reinterpret_cast<const int*>(table), then.v, 4);
+}
+TAHR_INLINE Codes negate(Codes a, const uint8_t* bits) {
+  int32_t word;
+  memcpy(&word, bits, sizeof word);
+  const __m256i byte_of = _mm256_set_epi64x(0x0303030303030303, 0x0202020202020202, 0x0101010101010101, 0);
+  const __m256i bit_of = _mm256_set1_epi64x(int64_t(0x8040201008040201));
+  const __m256i spread = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(word), byte_of), bit_of);
+  const __m256i mask = _mm256_cmpeq_epi8(spread, bit_of);
+  return {_mm256_sub_epi8(_mm256_xor_si256(a.v, mask), mask)};
 }
 
 // Products of pairs are summed in 16 bits. So many such sums can be added before they might not fit:

@@ -110,6 +110,27 @@ TAHR_INLINE Codes lookup(const uint8_t* table, Codes nibbles) {
   const __m128i entries = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
   return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(entries), nibbles.v)};
 }
+template <int Right, int Mask>
+TAHR_INLINE Ints field(Ints a) { return {_mm512_and_si512(_mm512_srli_epi32(a.v, Right), _mm512_set1_epi32(Mask))}; }
+
+// Words of eight bytes are gathered whole, which takes half the loads, and then taken apart.
+TAHR_INLINE void gather_octets(const uint64_t* table, Ints at, Codes& first, Codes& last) {
+  const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+  const __m512i lower = _mm512_i32gather_epi64(_mm512_castsi512_si256(at.v), table, 8);
+  const __m512i upper = _mm512_i32gather_epi64(_mm512_extracti64x4_epi64(at.v, 1), table, 8);
+  first.v = _mm512_permutex2var_epi32(lower, even, upper);
+  last.v = _mm512_permutex2var_epi32(lower, odd, upper);
+}
+TAHR_INLINE void gather_fours(const uint32_t* table, Ints at, Ints then, Codes& first, Codes& last) {
+  first.v = _mm512_i32gather_epi32(at.v, table, 4);
+  last.v = _mm512_i32gather_epi32(then.v, table, 4);
+}
+TAHR_INLINE Codes negate(Codes a, const uint8_t* bits) {
+  uint64_t mask;
+  memcpy(&mask, bits, sizeof mask);
+  return {_mm512_mask_sub_epi8(a.v, mask, _mm512_setzero_si512(), a.v)};
+}
 
 template <int First, int Count, int MaxCode, int Panels, int Rows>
 TAHR_INLINE void dot_panels(Ints (&sums)[Panels][Rows], const Codes* const (&w)[Panels], const int8_t* const (&x)[Rows]) {

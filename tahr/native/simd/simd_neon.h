@@ -108,10 +108,66 @@ TAHR_INLINE uint8x16_t field(uint8x16_t a) {
 }
 template <int Right, int Mask>
 TAHR_INLINE Codes field(Codes a) { return {field<Right, Mask>(a.lo), field<Right, Mask>(a.hi)}; }
+TAHR_INLINE Codes minus(Codes a, int n) {
+  return {vsubq_u8(a.lo, vdupq_n_u8(uint8_t(n))), vsubq_u8(a.hi, vdupq_n_u8(uint8_t(n)))};
+}
 TAHR_INLINE Codes either(Codes a, Codes b) { return {vorrq_u8(a.lo, b.lo), vorrq_u8(a.hi, b.hi)}; }
 TAHR_INLINE Codes lookup(const uint8_t* table, Codes nibbles) {
   const uint8x16_t entries = vld1q_u8(table);
   return {vqtbl1q_u8(entries, nibbles.lo), vqtbl1q_u8(entries, nibbles.hi)};
+}
+template <int Right, int Mask>
+TAHR_INLINE Ints field(Ints a) {
+  const auto one = [](int32x4_t v) {
+    if constexpr (Right > 0) v = vshrq_n_s32(v, Right);
+    return vandq_s32(v, vdupq_n_s32(Mask));
+  };
+  return {one(a.lo), one(a.hi)};
+}
+
+// Octets of eight rows as vectors have them: all rows' first four columns and then the others, or octet after octet.
+TAHR_INLINE void lay_out(const uint64_t (&octets)[LANES], Codes& first, Codes& last) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(octets);
+#if defined(TAHR_ISA_neon_i8mm)
+  first = load_codes(bytes);
+  last = load_codes(bytes + 32);
+#else
+  const uint32x4_t a = vreinterpretq_u32_u8(vld1q_u8(bytes)), b = vreinterpretq_u32_u8(vld1q_u8(bytes + 16));
+  const uint32x4_t c = vreinterpretq_u32_u8(vld1q_u8(bytes + 32)), d = vreinterpretq_u32_u8(vld1q_u8(bytes + 48));
+  first = {vreinterpretq_u8_u32(vuzp1q_u32(a, b)), vreinterpretq_u8_u32(vuzp1q_u32(c, d))};
+  last = {vreinterpretq_u8_u32(vuzp2q_u32(a, b)), vreinterpretq_u8_u32(vuzp2q_u32(c, d))};
+#endif
+}
+
+TAHR_INLINE void store(int32_t* p, Ints a) {
+  vst1q_s32(p, a.lo);
+  vst1q_s32(p + 4, a.hi);
+}
+
+TAHR_INLINE void gather_octets(const uint64_t* table, Ints at, Codes& first, Codes& last) {
+  int32_t place[LANES];
+  uint64_t octets[LANES];
+  store(place, at);
+#pragma GCC unroll 8
+  for (int i = 0; i < LANES; i++) octets[i] = table[place[i]];
+  lay_out(octets, first, last);
+}
+TAHR_INLINE void gather_fours(const uint32_t* table, Ints at, Ints then, Codes& first, Codes& last) {
+  int32_t place[LANES], next[LANES];
+  uint64_t octets[LANES];
+  store(place, at);
+  store(next, then);
+#pragma GCC unroll 8
+  for (int i = 0; i < LANES; i++) octets[i] = table[place[i]] | uint64_t(table[next[i]]) << 32;
+  lay_out(octets, first, last);
+}
+TAHR_INLINE Codes negate(Codes a, const uint8_t* bits) {
+  const uint8x16_t bit_of = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201));
+  const auto one = [&](uint8x16_t v, const uint8_t* p) {
+    const uint8x16_t mask = vtstq_u8(vcombine_u8(vdup_n_u8(p[0]), vdup_n_u8(p[1])), bit_of);
+    return vsubq_u8(veorq_u8(v, mask), mask);
+  };
+  return {one(a.lo, bits), one(a.hi, bits + 2)};
 }
 
 #if defined(TAHR_ISA_neon_i8mm)

@@ -113,6 +113,27 @@ TAHR_INLINE Codes either(Codes a, Codes b) { return each<Codes>([&](int i) { ret
 TAHR_INLINE Codes lookup(const uint8_t* table, Codes nibbles) {
   return each<Codes>([&](int i) { return table[nibbles.v[i]]; });
 }
+template <int Right, int Mask>
+TAHR_INLINE Ints field(Ints a) { return each<Ints>([&](int i) { return a.v[i] >> Right & Mask; }); }
+
+// The first and the last four bytes of the words that each row's number names in the table.
+TAHR_INLINE void gather_octets(const uint64_t* table, Ints at, Codes& first, Codes& last) {
+  for (int i = 0; i < LANES; i++) {
+    const uint64_t word = table[at.v[i]];
+    memcpy(first.v + 4 * i, &word, 4);
+    memcpy(last.v + 4 * i, reinterpret_cast<const uint8_t*>(&word) + 4, 4);
+  }
+}
+TAHR_INLINE void gather_fours(const uint32_t* table, Ints at, Ints then, Codes& first, Codes& last) {
+  for (int i = 0; i < LANES; i++) {
+    memcpy(first.v + 4 * i, &table[at.v[i]], 4);
+    memcpy(last.v + 4 * i, &table[then.v[i]], 4);
+  }
+}
+// Minus the bytes whose bit is set.
+TAHR_INLINE Codes negate(Codes a, const uint8_t* bits) {
+  return each<Codes>([&](int i) { return uint8_t(bits[i / 8] >> i % 8 & 1 ? -a.v[i] : a.v[i]); });
+}
 
 // Adds to sums[r] the products of codes w[First .. First + Count) with the columns of activation row x[r]. Codes are at most
 // MaxCode; 255 stands for signed ones (plus SIGNED_OFFSET).
