@@ -16,6 +16,7 @@ Schema = dict[str, Any]
 
 MAX_DEPTH = 64
 MAX_COPIED = 1 << 16  # values in branches of oneOf that stand in place of references
+LEAST_COPIED = 32  # values that a branch counts for at least: a small one takes time, too
 MAX_EXACT = 2**53  # llguidance's numbers are doubles
 MAX_SHOWN = 200  # letters of a place
 MOVED = "tahr.place."  # beginning of all names of definitions
@@ -219,7 +220,7 @@ class Check:
     def _count(self, reference: str, found: Schema) -> None:
         """Refuse what would grow without measure: branches refer to others, each of them more than once."""
         self._n_values[reference] = self._n_values.get(reference) or sum(1 for _ in values_in(found))
-        self._n_copied += self._n_values[reference]
+        self._n_copied += max(self._n_values[reference], LEAST_COPIED)
         if self._n_copied > MAX_COPIED:
             raise refused(reference.removeprefix("#"), "is repeated in too many branches of oneOf", "use anyOf")
 

@@ -172,6 +172,15 @@ def test_an_error_ends_the_turn_and_not_the_talk(
     assert [message["content"] for message in llm.requested[1]] == ["two"]
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Ctrl-C raises, also where the tests were started with it ignored, as a shell does behind `&`."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_ctrl_c_stops_the_reply_and_keeps_what_was_said(
     talk: Conversation, llm: ScriptedLLM, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,6 +191,7 @@ def test_ctrl_c_stops_the_reply_and_keeps_what_was_said(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("interrupts")
 def test_a_second_ctrl_c_raises(talk: Conversation, llm: ScriptedLLM) -> None:
     def twice() -> None:
         signal.raise_signal(signal.SIGINT)

@@ -87,7 +87,7 @@ def test_vast_adapters_are_refused_at_once(attack: str, target: AdapterTarget, t
     began = time.process_time()
     with pytest.raises(LoadError) as refusal:
         open_adapter(path, target)
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 3  # without the bounds, 25 and more
     assert str(refusal.value).endswith(".") and len(str(refusal.value)) < 500
 
 

@@ -277,7 +277,8 @@ def test_what_is_no_body_is_refused(client: httpx.Client, path: str, body: bytes
 def test_bodies_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "host_total_bytes", lambda: 8 << 20)
     body = json.dumps({"prompt": "HANG@1", "stream": True}).encode().ljust(700_000)
-    limits = Settings(port=0, log_interval_s=0, max_body_bytes=1 << 20, max_image_body_bytes=1 << 20)
+    largest = {"max_body_bytes": 1 << 20, "max_image_body_bytes": 1 << 20, "max_audio_body_bytes": 1 << 20}
+    limits = Settings(port=0, log_interval_s=0, **largest)
     with client_of(ScriptedEngine(), settings=limits) as client:
         with client.stream("POST", "/v1/completions", content=body) as first:
             assert first.status_code == 200
