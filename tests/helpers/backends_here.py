@@ -46,7 +46,7 @@ REFUSED_OPS = {
         "read-rows",
         "written-rows",
         "turned-",
-        "head-layer-",
+        "joined-rows",
     )
 }
 REFUSED_FAMILIES = {
