@@ -85,7 +85,7 @@ NO_CUTS: Only = {"truncate": [False], "shift": [False]}
 ASKS_NOTHING = harmless(responses.ResponsesBody, dict(responses_fields.HARMLESS))
 ASKS_NOTHING_HERE = harmless(anthropic.MessagesBody, dict(anthropic_fields.HARMLESS))
 SAMPLING = LlamaSamplingFields.__struct_fields__
-REFUSED_PROMPT: Only = {name: [] for name in ("images", "template", "context")}
+REFUSED_PROMPT: Only = {name: [] for name in ("template", "context")}
 
 TABLES: dict[str, list[BodyFields]] = {
     "OpenAI": [

@@ -1,7 +1,7 @@
 """Images of a conversation: taken out of its messages, and put behind what its chat template writes for them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -72,22 +72,26 @@ class Pictures:
 
     def of(self, sent: MessageImage) -> Picture:
         """An image, read."""
-        if self.reader is None:
-            raise ConfigError(f"{sent.place} is an image, but {NO_TOWER}.")
+        assert self.reader, "checked"
         key = id(sent.data), sent.n_most
         if key not in self.read:
             self.read[key] = self.reader.read(sent)
         return self.read[key]
 
-    def placed(self, tokens: list[int], sent: Sequence[MessageImage]) -> tuple[list[int], PromptRows]:
-        """A prompt in which every placeholder stands for an image's rows, one each."""
-        if not sent:
-            return tokens, NO_ROWS
+    def check(self, sent: Sequence[MessageImage]) -> None:
+        """Refuse images that the model or the server does not take, before a template meets them."""
+        if sent and self.reader is None:
+            raise ConfigError(f"{sent[0].place} is an image, but {NO_TOWER}.")
         if self.n_most is not None and len(sent) > self.n_most:
             raise ConfigError(
                 f"{sent[self.n_most].place} is image {self.n_most + 1} of {len(sent)}, but a request may have "
                 f"{self.n_most}: leave some out."
             )
+
+    def placed(self, tokens: list[int], sent: Sequence[MessageImage]) -> tuple[list[int], PromptRows]:
+        """A prompt in which every placeholder stands for an image's rows, one each; they were checked."""
+        if not sent:
+            return tokens, NO_ROWS
         images = [self.of(each) for each in sent]
         assert self.reader, "images are read by a reader"
         n = tokens.count(self.reader.placeholder)
@@ -131,6 +135,16 @@ def turned(n_tokens: int, begins: Sequence[int], images: Sequence[PromptImage]) 
         next_position += max(image.n_high, image.n_wide)
     found[:, at:] = next_position + np.arange(n_tokens - at)
     return found
+
+
+def until(rows: PromptRows, n_prompt: int) -> PromptRows:
+    """Rows of a prompt that goes on as text up to so many tokens."""
+    positions = rows.rope_positions
+    if positions is None or positions.shape[1] == n_prompt:
+        return rows
+    more = np.arange(positions.shape[1], n_prompt, dtype=positions.dtype) + rows.rope_offset
+    longer = np.concatenate([positions, np.broadcast_to(more, (N_AXES, len(more)))], axis=1)
+    return replace(rows, rope_positions=longer.astype(positions.dtype))
 
 
 # ---- messages -------------------------------------------------------------------------------------------------------

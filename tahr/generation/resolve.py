@@ -9,7 +9,7 @@ from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows
 from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.writer import Writer
 from tahr.errors import ConfigError, ContextExceeded
-from tahr.generation.pictures import PictureReader, Pictures, without_images
+from tahr.generation.pictures import PictureReader, Pictures, until, without_images
 from tahr.generation.request import ChatPrompt, GenerationRequest, Message
 from tahr.generation.thinking import (
     ThinkingOptions,
@@ -205,6 +205,7 @@ def chat_prompt(
 
     def encoded_as(messages: Sequence[Message]) -> tuple[list[int], PromptRows]:
         messages, images = without_images(messages)
+        pictures.check(images)
         return pictures.placed(encode_chat(model.tokenizer, template, messages, tools, **variables), images)
 
     n_most = request.params.max_tokens
@@ -251,6 +252,7 @@ def replied(request: GenerationRequest, prompt: ChatPrompt, model: RequestFacts,
         thinks = template.thinks_by_default if wanted.thinks is None else wanted.thinks
         made.changes["grammar"] = grammar
         begin_after_thinking(made, tokenizer, bool(thinks) and not is_closed(tail, template.thinking))
+    made.rows = until(made.rows, len(made.tokens))
     return made
 
 

@@ -7,6 +7,7 @@ from io import BytesIO
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -14,6 +15,8 @@ from chat_vision_files import write_chat_vision
 from image_cases import png, png_header
 from scripted_engine import ScriptedEngine, serving
 from tahr import AsyncLLM
+from tahr.engine.sequences.prompt_rows import PromptRows, RowSource
+from tahr.generation.pictures import PromptImage, turned, until
 from tahr.server.models.llm_engine import LlmEngine
 from tahr.server.state.settings import Settings
 
@@ -21,6 +24,7 @@ PHOTO = png("RGB", 300, 500)
 BASE64 = b64encode(PHOTO).decode()
 URI = f"data:image/png;base64,{BASE64}"
 N_TOKENS = 15  # of the image
+NOTHING = RowSource(np.zeros((0, 0), np.float32))
 OPENAI = {"type": "image_url", "image_url": {"url": URI}}
 ANTHROPIC = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": BASE64}}
 
@@ -110,6 +114,32 @@ def test_models_that_read_images_say_so(client: httpx.Client) -> None:
     assert "vision" not in client.post("/api/show", json={"model": "chatty"}).json()["capabilities"]
 
 
+@pytest.mark.parametrize("n_images", [1, 2])
+def test_a_reply_that_has_begun_goes_on(client: httpx.Client, n_images: int) -> None:
+    asked = {"role": "user", "content": [OPENAI] * n_images + [{"type": "text", "text": "cat"}]}
+    messages = [asked, {"role": "assistant", "content": "dog"}]
+    options = {"max_tokens": 4, "temperature": 0}
+    how = {"continue_final_message": True, "add_generation_prompt": False}
+    got = said(client, "/v1/chat/completions", messages=messages, **options, **how)
+    assert 1 <= got["usage"]["completion_tokens"] <= 4
+    wanted = got["choices"][0]["message"]["content"]
+    by_anthropic = [
+        {"role": "user", "content": [ANTHROPIC] * n_images + [{"type": "text", "text": "cat"}]},
+        messages[1],
+    ]
+    got = said(client, "/v1/messages", messages=by_anthropic, **options)
+    assert got["content"][0]["text"] == wanted
+
+
+def test_a_prompt_that_goes_on_has_the_positions_of_a_longer_one() -> None:
+    images = [PromptImage(NOTHING, b"a", 2, 3), PromptImage(NOTHING, b"b", 4, 1)]
+    longer = turned(40, [3, 12], images)
+    shorter = PromptRows(rope_positions=turned(20, [3, 12], images))
+    found = until(shorter, 40).rope_positions
+    assert found is not None and found.dtype == longer.dtype and np.array_equal(found, longer)
+    assert until(shorter, 20) is shorter and until(shorter, 40).rope_offset == shorter.rope_offset
+
+
 def test_a_stream_with_an_image(client: httpx.Client) -> None:
     messages = [{"role": "user", "content": [OPENAI]}]
     body = {"model": "vision", "messages": messages, "max_tokens": 4, "stream": True}
@@ -168,8 +198,8 @@ def test_images_that_are_refused(client: httpx.Client, url: str, status: int, wo
         ({"messages": [{"role": "user", "content": [OPENAI] * 33}]}, "may have 32"),
         ({"messages": [{"role": "user", "content": [OPENAI] * 20}]}, "context"),
         ({"model": "chatty", "messages": [{"role": "user", "content": [OPENAI]}]}, "reads texts alone"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "texts and images only"),
-        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "texts and images only"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "has no image_url: give one"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "'text' or 'image_url'"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": URI, "detail": "x"}}]}]},
          "detail 'x'"),
     ],
@@ -219,4 +249,5 @@ def test_sessions_keep_texts_alone() -> None:
     ):
         body = {"messages": [{"role": "user", "content": [OPENAI]}], "metadata": {"session_id": "a"}}
         got = client.post("/v1/chat/completions", json={"model": "chatty", **body})
-        assert got.status_code == 400 and "texts alone" in got.json()["error"]["message"]
+        assert got.status_code == 400
+        assert got.json()["error"]["message"].startswith("messages[0] has an image, but sessions keep texts alone")

@@ -186,6 +186,15 @@ def test_images_for_a_model_of_texts(client: httpx.Client, path: str) -> None:
     assert "reads texts alone" in refusal(post(client, path, [bomb], "chatty"))
 
 
+def test_images_for_a_template_of_texts() -> None:
+    """A template that joins strings never meets them."""
+    template = "{% for message in messages %}{{ 'x' + message.content }}{% endfor %}"
+    with serving(ScriptedEngine("joins", template=template)) as server, httpx.Client(base_url=server.address) as it:
+        for path in APIS:
+            said = refusal(post(it, path, [as_sent(path, png_header(8, 8))], "joins"))
+            assert "is an image, but this model reads texts alone" in said
+
+
 @pytest.mark.parametrize("path", APIS)
 def test_a_body_beyond_all_limits(client: httpx.Client, path: str) -> None:
     sent = as_sent(path, bytes(3 << 24))

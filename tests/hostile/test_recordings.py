@@ -217,6 +217,13 @@ def test_a_slow_sender_is_cut_off(server: HttpServer) -> None:
     assert seconds < 5
 
 
+def test_a_boundary_may_have_spaces_behind_it() -> None:
+    body = form(FILE, FILE).replace(b"--b\r\n", b"--b \t \r\n")
+    assert [bytes(part.data) for part in read_form(KIND, body)] == [SOUND, SOUND]
+    with pytest.raises(HttpError, match="headers of a field are damaged"):
+        read_form(KIND, form(FILE).replace(b"--b\r\n", b"--b" + b" " * 300 + b"\r\n"))
+
+
 def test_random_forms_end_in_parts_or_in_a_refusal() -> None:
     """Pieces of forms in any order: never another error, and no more bytes than were sent."""
     rng = np.random.default_rng(4)

@@ -130,8 +130,8 @@ def text_of(message: Message, where: str) -> str:
 def text_of_part(part: ContentPart, where: str) -> str:
     if is_image(part):
         raise bad_field("messages", f"{where} is an image, but here messages are texts alone: leave it out.")
-    if part.type == "text" and part.text is None:
-        raise bad_field("messages", f"{where} is of type 'text' and has no text: give one.")
+    if part.type == "image_url" or (part.type == "text" and part.text is None):
+        raise bad_field("messages", f"{where} is of type {part.type!r} and has no {part.type}: give one.")
     if part.type != "text":
-        raise bad_field("messages", f"{where} is of type {part.type!r}, but this server reads texts and images only.")
+        raise bad_field("messages", f"{where} is of type {part.type!r}, but parts are of type 'text' or 'image_url'.")
     return part.text or ""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from tahr.server.bodies.image_parts import is_image
 from tahr.server.bodies.messages import ROLES, Message, MessageFunction, MessageToolCall, conversation, text_of
 from tahr.server.http.errors import bad_field
 from tahr.text.replies.deltas import Delta, ToolCall, tool_calls_of
@@ -119,7 +120,7 @@ class Sessions:
     def begin(self, owner: Owner, new: Sequence[Message], engine: "ServedEngine") -> Turn:
         """A turn whose messages are the whole conversation, the new ones last."""
         conversation(new)  # its errors number the messages as they were sent
-        added = tuple(StoredMessage(bare(message), n_tokens_of(message, engine)) for message in new)
+        added = tuple(StoredMessage(bare(message, i), n_tokens_of(message, engine)) for i, message in enumerate(new))
         # Half of the context at most, so that new messages and replies fit.
         max_tokens = min(self._max_tokens, engine.context_size // 2)
         with self._lock:
@@ -146,8 +147,11 @@ class Sessions:
             self.stats.tokens = sum(n_tokens(each) for each in self._entries.values())
 
 
-def bare(message: Message) -> Message:
+def bare(message: Message, number: int) -> Message:
     """A message with the fields templates read: clients may put anything into the others."""
+    if isinstance(message.content, list) and any(map(is_image, message.content)):
+        wrong = "has an image, but sessions keep texts alone: send the whole conversation, without a session."
+        raise bad_field("messages", f"messages[{number}] {wrong}")
     text = text_of(message, "")
     return Message(
         role=message.role,

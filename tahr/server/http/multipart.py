@@ -13,6 +13,9 @@ BOUNDARY = re.compile(r';\s*boundary=(?:"([^"]{1,70})"|([^\s";,]{1,70}))', re.IG
 NAME = re.compile(rb';\s*name=(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))', re.IGNORECASE)
 FILE = re.compile(rb";\s*filename\*?=", re.IGNORECASE)
 END = b"\r\n"
+# What may stand between a boundary and the end of its line, and how much of it is taken.
+PADDING = re.compile(rb"[ \t]*")
+MOST_PADDING = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ def read_form(content_type: str, body: bytes) -> list[FormPart]:
     while body[at : at + 2] != b"--":
         if len(parts) == MOST_PARTS:
             raise malformed(f"it has more than {MOST_PARTS} fields")
+        if padding := PADDING.match(body, at, at + MOST_PADDING):
+            at = padding.end()
         begin = body.find(END + END, at, at + MOST_HEAD_BYTES)
         end = body.find(mark, begin + len(END)) if begin >= 0 else -1
         if body[at : at + 2] != END or begin < 0:
