@@ -188,17 +188,24 @@ async function begins(page) {
   await page.fill("#text", "");
 }
 
+// An image of one pixel.
+const DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
 async function attachesFiles(page) {
   const choose = async (files) => {
     const choosing = page.waitForEvent("filechooser");
     await page.click("#attach");
-    await (await choosing).setFiles(files.map(([name, buffer]) => ({ name, mimeType: "application/octet-stream", buffer: Buffer.from(buffer) })));
+    const given = files.map(([name, content, mimeType = "application/octet-stream"]) => ({ name, mimeType, buffer: Buffer.from(content) }));
+    await (await choosing).setFiles(given);
   };
   await choose([["notes.py", "a = 1\n"], ["second.txt", "two"]]);
   await page.waitForFunction(() => document.querySelectorAll("#files li").length === 2);
   await page.getByLabel("Remove second.txt").click();
   await choose([["picture.png", [137, 80, 0, 255]]]);
-  await page.waitForFunction(() => document.querySelector("#notice-text").textContent.includes("picture.png is not a text file"));
+  await page.waitForFunction(() => document.querySelector("#notice-text").textContent.includes("picture.png is neither an image nor a text file"));
+  await choose([["dot.png", Buffer.from(DOT, "base64"), "image/png"]]);
+  await page.waitForFunction(() => document.querySelector("#files img.sent")?.naturalWidth === 1);
+  await page.getByLabel("Remove dot.png").click();
   await choose([["large.txt", "x".repeat(200_001)]]);
   await page.waitForFunction(() => document.querySelector("#notice-text").textContent.includes("larger than 200 kB"));
   assert.deepStrictEqual(await page.locator("#files li").allTextContents(), ["notes.py"]);
