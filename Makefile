@@ -69,10 +69,10 @@ hostile: $(VENV)/.test-extras  ## only the attack corpus: requests, templates an
 parity: .venv-parity/.built  ## recompute the expected logits with transformers and compare
 	@.venv-parity/bin/python -m pytest tests/parity $(ARGS)
 
-clients: $(VENV)/.built  ## other people's clients, the chat page and schemathesis against a running server
+clients: $(VENV)/.test-extras  ## other people's clients, the chat page and schemathesis against a running server
 	@scripts/clients.sh $(BIN)/python
 
-agents: $(VENV)/.built  ## opencode, Claude Code, Codex and aider edit a file with a scripted model; fetches them (1.5 GB)
+agents: $(VENV)/.test-extras  ## opencode, Claude Code, Codex and aider edit a file with a scripted model; fetches them (1.5 GB)
 	@scripts/agents.sh $(BIN)/python
 
 .venv-wheels/.built:
