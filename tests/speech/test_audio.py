@@ -216,7 +216,7 @@ def test_cut_off_files_end_or_are_refused() -> None:
 
 def test_without_the_library_a_sentence_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "av", None)
-    with pytest.raises(ConfigError, match=r"MP3 files need PyAV.*tahr\[audio\]"):
+    with pytest.raises(ConfigError, match=r"MP3 files need PyAV.*pip install '.*\[audio\]'"):
         read(b"ID3" + bytes(100))
     with pytest.raises(ConfigError, match="WebM files need PyAV"):
         decode.check_av(decode.AudioKind("WebM", "matroska"))
