@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -208,7 +208,7 @@ def id_of(request: HttpRequest, suffix: str = "") -> str:
 async def get_response(request: HttpRequest, state: ServerState) -> None:
     """A stored response."""
     found = state.responses.get(owner_of(request), id_of(request))
-    if parse_qs(request.query).get("stream", ["false"])[-1] == "true":
+    if query_of(request, ("stream",)).get("stream", "false") != "false":
         raise bad_field("stream", "A stored response cannot be streamed again: leave stream out.")
     await request.respond(found.reply)
 
@@ -241,7 +241,7 @@ async def list_input_items(request: HttpRequest, state: ServerState) -> None:
 
 def page_of(request: HttpRequest, oldest_first: Sequence[StoredItem]) -> ItemList:
     """The part of a list that a query asks for."""
-    requested = {name: values[-1] for name, values in parse_qs(request.query).items()}
+    requested = query_of(request, ("limit", "order", "after"))
     limit = requested.get("limit", "20")
     order = requested.get("order", "desc")
     if not (limit.isascii() and limit.isdigit() and len(limit) < 9 and 1 <= int(limit) <= MAX_LISTED):
@@ -249,8 +249,28 @@ def page_of(request: HttpRequest, oldest_first: Sequence[StoredItem]) -> ItemLis
     if order not in ("asc", "desc"):
         raise bad_field("order", "order must be asc or desc.")
     items = oldest_first if order == "asc" else oldest_first[::-1]
-    after = next((i + 1 for i, item in enumerate(items) if item.id == requested.get("after")), 0)
-    page = items[after : after + int(limit)]
+    first = place_after(items, requested["after"]) if "after" in requested else 0
+    page = items[first : first + int(limit)]
     ids = [item.id for item in page] or [""]
     data = [msgspec.Raw(item.data) for item in page]
-    return ItemList(data, ids[0], ids[-1], after + len(page) < len(items))
+    return ItemList(data, ids[0], ids[-1], first + len(page) < len(items))
+
+
+def place_after(items: Sequence[StoredItem], id: str) -> int:
+    for i, item in enumerate(items):
+        if item.id == id:
+            return i + 1
+    raise bad_field("after", f"after is {id[:80]!r}, which is not in this list: take an id of an earlier page.")
+
+
+def query_of(request: HttpRequest, known: Sequence[str]) -> dict[str, str]:
+    """The parameters of a query, each known and there once."""
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(request.query, keep_blank_values=True):
+        if name not in known:
+            message = f"There is no parameter {name[:60]!r} here: leave it out."
+            raise bad_field(name[:60], message, "unknown_parameter")
+        if name in found:
+            raise bad_field(name, f"{name} is there twice: send it once.")
+        found[name] = value
+    return found
