@@ -32,6 +32,7 @@ MOST = 1 << 16
         (f'{{"custom_id": 7, {GOOD}}}'.encode(), "invalid_line"),
         (f'{{"custom_id": "\\ud800", {GOOD}}}'.encode(), "invalid_line"),
         (b'{"custom_id": "a", "method": "POST", "url": "/v1/completions"}', "invalid_line"),
+        (f'{{"custom_id": "a", "model": "b", {GOOD}}}'.encode(), "invalid_line"),
         (b'{"custom_id": "a", "method": "GET", "url": "/v1/completions", "body": {}}', "invalid_method"),
         (b'{"custom_id": "a", "method": "POST", "url": "/admin/loras", "body": {}}', "invalid_url"),
         (b'{"custom_id": "a", "method": "POST", "url": "http://10.0.0.1/", "body": {}}', "invalid_url"),

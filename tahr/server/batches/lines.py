@@ -31,7 +31,7 @@ class LineError(Exception):
         self.code = code
 
 
-class BatchRequest(Struct):
+class BatchRequest(Struct, forbid_unknown_fields=True):
     """A request of a batch."""
 
     custom_id: Annotated[str, Meta(min_length=1, max_length=512)]
