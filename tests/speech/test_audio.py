@@ -192,6 +192,26 @@ FORMS = [
 
 
 @pytest.mark.parametrize("place", PLACES)
+def test_a_damaged_file_is_refused_in_our_words(place: str) -> None:
+    pytest.importorskip("av")
+    data = encoded(tone(1000, 4800, 48_000), 48_000, "flac", "flac")
+    with pytest.raises(BadAudio) as refused:
+        read_at(place, data[:4] + b"\xff" * 200)
+    assert str(refused.value) == "The FLAC file is damaged or cut off: send the whole file."
+
+
+def test_memory_that_is_missing_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    av = pytest.importorskip("av")
+
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(av, "open", full)
+    with pytest.raises(MemoryError):
+        read_at("here", b"fLaC" + bytes(100))
+
+
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("container", "codec"), FORMS)
 def test_other_files(container: str, codec: str, place: str) -> None:
     """The loudest frequency of a tone survives every codec."""

@@ -37,8 +37,10 @@ def decoded(file: BinaryIO, kind: AudioKind) -> tuple[int, Iterator[Samples]]:
         options = OPTIONS | {"format_whitelist": kind.demuxer if kind.demuxer != "mov" else "mov,mp4,m4a,3gp,3g2,mj2"}
         options |= {"format_whitelist": "matroska,webm"} if kind.demuxer == "matroska" else {}
         container: Any = av.open(file, format=kind.demuxer, options=options)
+    except MemoryError:
+        raise
     except Exception as error:  # damaged headers have many ways to fail
-        raise damaged(kind, error) from error
+        raise damaged(kind) from error
     if not container.streams.audio:
         raise BadAudio(f"The {kind.name} file has no sound, or what there is is of no kind that Tahr decodes.")
     stream = container.streams.audio[0]
@@ -49,17 +51,17 @@ def decoded(file: BinaryIO, kind: AudioKind) -> tuple[int, Iterator[Samples]]:
     try:
         frames = frames_of(container, stream)
         first = next(frames, None)
-    except BadAudio:
+    except (BadAudio, MemoryError):
         raise
     except Exception as error:
-        raise damaged(kind, error) from error
+        raise damaged(kind) from error
     if first is None:
         raise BadAudio(f"Nothing in the {kind.name} file can be decoded: it is empty, damaged or encrypted.")
     return first.sample_rate, samples_of(first, frames, first.sample_rate)
 
 
-def damaged(kind: AudioKind, error: Exception) -> BadAudio:
-    return BadAudio(f"The {kind.name} file is damaged or cut off ({type(error).__name__}): send the whole file.")
+def damaged(kind: AudioKind) -> BadAudio:
+    return BadAudio(f"The {kind.name} file is damaged or cut off: send the whole file.")
 
 
 def frames_of(container: Any, stream: Any) -> Iterator["AudioFrame"]:
