@@ -3,6 +3,7 @@
 import os
 import signal
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -137,7 +138,7 @@ def test_a_full_disk_loses_nothing_in_memory(
         kept.store.add("me", response(id, n=100_000))
     kept.store.remove("me", "c")
     assert kept.ids() == ["a", "b", "d"] and kept.rows() == ["a"]
-    assert len(caplog.records) == 1 and "The state cannot be written (database or disk is full)" in caplog.text
+    assert len(caplog.records) == 1 and "The state cannot be written (the disk is full)" in caplog.text
     database.execute("PRAGMA max_page_count = 1000000")
     kept.store.add("me", response("e"))
     assert kept.rows() == ["a"], "not yet: every attempt may be a large one"
@@ -145,6 +146,25 @@ def test_a_full_disk_loses_nothing_in_memory(
     kept.store.add("me", response("f", kept.store.get("me", "e")))
     assert kept.rows() == ["a", "b", "d", "e", "f"]
     assert len(kept.open().get("me", "f").conversation()) == 4
+
+
+def test_a_program_that_holds_the_database_holds_up_no_server(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(sqlite3.connect(kept.folder / FILE, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        kept.store.add("me", response("a"))
+        assert time.monotonic() - began < 0.7
+    assert kept.ids() == ["a"] and "(another program is using its database)" in caplog.text
+
+
+def test_a_log_that_somebody_deletes_ends_no_request(
+    kept: Kept, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.store.add("me", response("a"))
+    (kept.folder / f"{FILE}-wal").unlink()
+    monkeypatch.setattr(state_file, "CHECKPOINT_BYTES", 1000)
+    kept.store.add("me", response("b", n=5000))
+    assert kept.ids() == ["a", "b"] and "The state cannot be written" in caplog.text
 
 
 def test_a_checkpoint_brings_it_to_the_disk(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,11 +230,11 @@ def a_link(folder: Path) -> None:
     [
         (other_database, "is a database of something else|cannot be used"),
         (newer, "was written by a newer Tahr"),
-        (damaged, "cannot be used"),
-        (cut, "cannot be used"),
-        (nonsense, "cannot be used"),
-        (wrong_types, "cannot be used"),
-        (wrong_items, "cannot be used"),
+        (damaged, r"cannot be used \(its database is damaged\)"),
+        (cut, r"cannot be used \(its database is damaged\)"),
+        (nonsense, r"cannot be used \(its database is damaged\)"),
+        (wrong_types, r"cannot be used \(its database is damaged\)"),
+        (wrong_items, r"cannot be used \(its database is damaged\)"),
         (a_pipe, "not a regular file"),
         (a_link, "cannot be used"),
     ],

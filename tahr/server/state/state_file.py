@@ -24,6 +24,7 @@ LOCK = "state.lock"
 APPLICATION = 0x54616872  # tells our databases from others
 VERSION = 1
 RETRY_S = 10.0  # time between attempts to write after one that failed
+BUSY_MS = 100  # time that a write waits for another program: the event loop waits with it
 CHECKPOINT_BYTES = 4 << 20  # bytes written between two checkpoints
 LOG_BYTES = 64 << 20  # longest log: where checkpoints do not keep up, commits wait for one
 SCHEMA = (
@@ -33,6 +34,15 @@ SCHEMA = (
     f"PRAGMA user_version = {VERSION}",
 )
 SIZES = "SELECT rowid, length(reply) + length(inputs) + length(outputs) FROM responses ORDER BY rowid DESC"
+REASONS = {
+    sqlite3.SQLITE_BUSY: "another program is using its database",
+    sqlite3.SQLITE_LOCKED: "another program is using its database",
+    sqlite3.SQLITE_PERM: "its database may not be written",
+    sqlite3.SQLITE_READONLY: "its database may not be written",
+    sqlite3.SQLITE_CANTOPEN: "its database cannot be opened",
+    sqlite3.SQLITE_IOERR: "the disk failed to read or write it",
+    sqlite3.SQLITE_FULL: "the disk is full",
+}
 ITEMS = msgspec.msgpack.Decoder(list[StoredItem])
 Change = tuple[str, tuple[Any, ...]]  # a statement and its values
 
@@ -127,9 +137,10 @@ class StateFile:
                 self.put(kept)
         try:
             self._write(self._changes)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             if self._failed_at is None:
-                log.error("The state cannot be written (%s): responses are in memory alone until it can.", error)
+                reason = reason_of(error)
+                log.error("The state cannot be written (%s): responses are in memory alone until it can.", reason)
             self._failed_at = now
         else:
             self._failed_at = None
@@ -228,6 +239,7 @@ def prepare(database: sqlite3.Connection, path: Path) -> None:
         raise ConfigError(f"{path} is a database of something else: name another --state-dir.")
     if version > VERSION:
         raise ConfigError(f"{path} was written by a newer Tahr: use that, or name another --state-dir.")
+    database.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = NORMAL")
     database.execute("PRAGMA wal_autocheckpoint = 0")
@@ -240,6 +252,14 @@ def prepare(database: sqlite3.Connection, path: Path) -> None:
 
 def unusable(folder: Path, error: Exception) -> ConfigError:
     return ConfigError(
-        f"The state in {folder} cannot be used ({error}): "
+        f"The state in {folder} cannot be used ({reason_of(error)}): "
         "restore it from a copy, move it away, or name another --state-dir."
     )
+
+
+def reason_of(error: Exception) -> str:
+    """The reason why a database cannot be used, without the words of the library that found it."""
+    if isinstance(error, OSError):
+        return error.strerror or "its database cannot be opened"
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    return REASONS.get(code & 0xFF, "its database is damaged")
