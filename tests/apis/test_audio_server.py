@@ -281,6 +281,11 @@ def test_metrics(client: httpx.Client) -> None:
     assert value("tahr_audio_real_time_factor_count") >= 1
 
 
+def test_cards_say_which_model_reads_recordings(client: httpx.Client) -> None:
+    cards = {card["id"]: card["architecture"]["input_modalities"] for card in client.get("/v1/models").json()["data"]}
+    assert cards == {"chatty": ["text"], "whisper": ["audio"]}
+
+
 def test_the_description_says_that_it_is_a_form(client: httpx.Client) -> None:
     document = client.get("/openapi.json").json()
     content = document["paths"][ASK]["post"]["requestBody"]["content"]

@@ -178,6 +178,8 @@ FORMS: dict[str, tuple[str, bytes]] = {
     "only the end": (KIND, b"--b--\r\n"),
     "no name": (KIND, b"--b\r\ncontent-disposition: form-data\r\n\r\nx\r\n--b--\r\n"),
     "no headers": (KIND, b"--b\r\n\r\n\r\nx\r\n--b--\r\n"),
+    "a file by a key": (KIND, form(field("file[a]", SOUND))),
+    "a file and another by a key": (KIND, form(FILE, field("file[a]", b"x"))),
     "two files": (KIND, form(FILE, FILE)),
     "a file as the language": (KIND, form(FILE, field("language", b"en", b'; filename="x"'))),
     "encoded twice": (KIND, form(field("file", SOUND, b"\r\ncontent-transfer-encoding: base64"))),

@@ -54,6 +54,8 @@ def fields_of(parts: Sequence[FormPart]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for part in parts:
         name, _, key = part.name.rstrip("]").partition("[")
+        if key and name == "file":
+            raise bad_field(name, f"The field {part.name:.60} is not one this route knows: send the file as file.")
         if key:
             found[name] = {key: part.text}  # no object is honoured, so one field of it is enough
         elif name in LISTS:

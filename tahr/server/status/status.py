@@ -62,6 +62,8 @@ def modalities(model: ServedModel) -> Modalities | None:
     """The forms that a loaded model reads and writes."""
     if model.loaded_engine is None:
         return None
+    if model.loaded_engine.reads_recordings:
+        return Modalities(["audio"], ["text"])
     sees = model.loaded_engine.inputs.pictures is not None
     return Modalities(["text", "image"] if sees else ["text"], ["text"])
 
