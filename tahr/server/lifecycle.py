@@ -19,7 +19,7 @@ from tahr.server.http.errors import HttpError
 from tahr.server.http.event_loop import loop_factory
 from tahr.server.http.listening import bind
 from tahr.server.http.protocol import BoundedProtocol
-from tahr.server.models.pool import on_daemon_thread, warm_up
+from tahr.server.models.pool import on_daemon_thread, start_failure, warm_up
 from tahr.server.models.registry import Phase, ServedModel
 from tahr.server.observe.throughput_log import report_throughput
 from tahr.server.state.settings import Settings
@@ -117,9 +117,9 @@ class HttpServer:
         self.state.models.put(models)
         try:
             await self.state.pool.open()
-        except HttpError as error:  # the message that requests for this model get
+        except HttpError as error:
             if self.state.models.phase is not Phase.CLOSING:
-                raise (error.__cause__ or error) from None
+                raise start_failure(error, len(models)) from None
         if self.state.models.phase is Phase.CLOSING:
             return  # a signal has come meanwhile
         gc.collect()

@@ -129,6 +129,14 @@ def test_files_of_others_are_left_alone(tahr: Any, files: Files, content: str) -
     assert replies.read_text() == content
 
 
+def test_a_model_that_cannot_be_loaded(tahr: Any, files: Files) -> None:
+    requests, replies, _ = files
+    requests.write_text(prompts(1)[0])
+    done = tahr("batch", str(requests), str(replies), *MODEL, "--ctx", "100000")
+    assert done.returncode == 3
+    assert "error: A context of 100000 tokens was asked for, but the model was trained for" in done.stderr
+
+
 def test_three_files(tahr: Any, files: Files, tmp_path: Path) -> None:
     requests, replies, _ = files
     requests.write_text(prompts(1)[0])

@@ -167,6 +167,14 @@ def test_an_unknown_key_of_a_table_is_warned_of(capsys: pytest.CaptureFixture[st
     assert "[models.x] sets ctxx, which is none a model can have: did you mean ctx?" in capsys.readouterr().err
 
 
+def test_a_context_that_is_too_long_for_one_of_several(stories: Path) -> None:
+    with served(f"--model=short={stories},ctx=64", f"--model=tales={stories}", "--ctx", "100000") as running:
+        assert running.wait(60) > 0
+    said = "".join(running.lines)
+    assert "error: The model tales could not be loaded: A context of 100000 tokens" in said
+    assert "as in --model NAME,ctx=N." in said
+
+
 def test_two_models_run_as_each_was_told(stories: Path) -> None:
     models = [f"long={stories},ctx=256,temperature=0,max_tokens=12", f"short:{stories},ctx=64,max_tokens=3"]
     with (

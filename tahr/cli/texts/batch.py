@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from tahr.cli.settings import options
 from tahr.cli.terminal.console import note
-from tahr.cli.verbs.serve import layers_of_sections, start_log
+from tahr.cli.verbs.serve import layers_of_sections, only_shows, start_log
 from tahr.config import SamplingParams
 from tahr.errors import LoadError
 from tahr.regular_file import open_regular
@@ -63,17 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check options and files, load the models, answer what has no result yet."""
-    from tahr.cli.settings.model_settings import effective_json, models_of
+    from tahr.cli.settings.model_settings import models_of
 
     layers = layers_of_sections(args, SECTIONS)
     choices = models_of(args, layers, note)
-    if args.effective_config_json:
-        print(effective_json(layers, choices, SECTIONS, note))
-        return 0
-    if args.dry_run:
-        from tahr.cli.verbs.doctor import describe_model
-
-        print("\n\n".join(describe_model(choice.model.source, choice.model.quantization) for choice in choices))
+    if only_shows(args, layers, choices, SECTIONS):
         return 0
 
     from tahr.server.batches.results import ResultFiles
@@ -169,7 +163,7 @@ class BatchJob:
         switch_s = sys.getswitchinterval()
         try:
             state.models.put(self._models)
-            await state.pool.open()
+            await self._load(state)
             state.models.open()
             sys.setswitchinterval(SWITCH_S)
             await run_beside_bar(BatchRun(state, self._files.requests, self._files.results), self._files)
@@ -177,6 +171,15 @@ class BatchJob:
             sys.setswitchinterval(switch_s)
             await state.pool.close()
             state.close()
+
+    async def _load(self, state: "ServerState") -> None:
+        from tahr.server.http.errors import HttpError
+        from tahr.server.models.pool import start_failure
+
+        try:
+            await state.pool.open()
+        except HttpError as error:
+            raise start_failure(error, len(self._models)) from None
 
 
 async def run_beside_bar(run: "BatchRun", files: BatchFiles) -> None:

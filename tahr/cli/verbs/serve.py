@@ -17,6 +17,7 @@ from tahr.config import SamplingParams
 from tahr.errors import ConfigError
 
 if TYPE_CHECKING:
+    from tahr.cli.settings.model_settings import ModelSettings
     from tahr.cli.settings.settings_layers import Layers
     from tahr.engine.step_log import StepLog
     from tahr.server.models.registry import ServedModel
@@ -162,19 +163,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check all options, then load and serve until a signal comes."""
-    from tahr.cli.settings.model_settings import NamedModel, effective_json, models_of, settings_for
+    from tahr.cli.settings.model_settings import NamedModel, models_of, settings_for
 
     layers = layers_of(args)
     settings = settings_of(args, layers)
     choices = models_of(args, layers, note)
-    if args.effective_config_json:
-        print(effective_json(layers, choices, SECTIONS, note))
-        return 0
-
-    if args.dry_run:
-        from tahr.cli.verbs.doctor import describe_model
-
-        print("\n\n".join(describe_model(choice.model.source, choice.model.quantization) for choice in choices))
+    if only_shows(args, layers, choices, SECTIONS):
         return 0
 
     from tahr.hub.progress import Progress
@@ -205,6 +199,20 @@ def run(args: argparse.Namespace) -> int:
         note(f"Loading {', '.join(model.source for model in models)}; {server.address}/health says 503 meanwhile.")
         with announced(server.address, note):
             return server.run()
+
+
+def only_shows(
+    args: argparse.Namespace, layers: "Layers", choices: "list[ModelSettings]", sections: Sequence[str]
+) -> bool:
+    """Print the settings or the models, where nothing else was asked for."""
+    from tahr.cli.settings.model_settings import effective_json
+    from tahr.cli.verbs.doctor import describe_model
+
+    if args.effective_config_json:
+        print(effective_json(layers, choices, sections, note))
+    elif args.dry_run:
+        print("\n\n".join(describe_model(choice.model.source, choice.model.quantization) for choice in choices))
+    return bool(args.effective_config_json or args.dry_run)
 
 
 def here(named: "Sequence[ServedModel]", make: "Callable[[str, str], ServedModel]") -> "list[ServedModel]":

@@ -297,6 +297,14 @@ def load_failure(model: ServedModel, error: Exception) -> HttpError:
     return HttpError(503, message, param="model", code="model_load_failed")
 
 
+def start_failure(error: HttpError, n_models: int) -> BaseException:
+    """The error that ends the start: it says which of several models it is about, and how to change that one."""
+    cause = error.__cause__
+    if n_models > 1 and isinstance(cause, ConfigError):
+        return ConfigError(f"{error} Options of one model stand after its name, as in --model NAME,ctx=N.")
+    return cause or error
+
+
 async def change_adapters(engine: ServedEngine, model: ServedModel) -> None:
     """Restore the adapters of the last load; one that is gone does not fail the model."""
     loaded = {each.name for each in engine.adapters()}
