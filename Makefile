@@ -42,7 +42,7 @@ test: $(VENV)/.test-extras  ## run the tests (no torch needed), TESTS="..." some
 	@echo "Running the tests ..."
 	@TESTS="$(TESTS)" scripts/test.sh $(BIN)/python $(ARGS)
 
-quick: $(VENV)/.test-extras  ## in a minute: style and the parts that need no model, no server and no data
+quick: $(VENV)/.test-extras  ## in a minute or two: style and the parts that need no model, no server and no data
 	@TESTS="$(QUICK)" scripts/test.sh $(BIN)/python $(ARGS)
 
 VULKAN_TESTS := tests/vulkan tests/backends tests/models/test_plan.py tests/models/test_models.py tests/kv/test_kv_pages.py
