@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +220,8 @@ def checked(kept: dict[str, Any], name: str, check: Callable[[], dict[str, Any]]
 
 def about(model: str, backend: str) -> dict[str, Any]:
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    modules = sorted((ROOT / "tahr").glob("*.so"))
+    specs = [find_spec(name) for name in ("tahr._native", "tahr._vulkan")]
+    modules = [Path(spec.origin) for spec in specs if spec and spec.origin]  # not always beside the package
     return {
         "version": tahr.__version__,
         "commit": commit.stdout.strip(),

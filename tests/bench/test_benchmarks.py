@@ -1,5 +1,6 @@
 """Benchmarks follow the code they measure: each can be imported, and the one of the host's work runs."""
 
+import hashlib
 import importlib
 import importlib.util
 import sys
@@ -38,3 +39,12 @@ def test_the_work_of_the_host_is_measured() -> None:
 
     engine = host.filled(2, SamplingParams(temperature=0.0, max_tokens=5))
     assert len(host.step_times_s(engine)) == 3
+
+
+def test_the_gate_keeps_the_native_module_it_ran() -> None:
+    gate = importlib.import_module("gate")
+    from tahr import _native
+
+    assert _native.__file__
+    path = Path(_native.__file__)
+    assert gate.about("m", "cpu")["binaries"][path.name] == hashlib.sha256(path.read_bytes()).hexdigest()
