@@ -1,6 +1,8 @@
 """Pages of several kinds, in places: windows, states, adapters; and what takes pages away from those who run."""
 
+from collections.abc import Sequence as ListOf
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from model_cases import CASES, make_weights
 from model_files import write_hf
 from tahr.config import EngineConfig
 from tahr.engine.engine import Engine
+from tahr.engine.tiers import fetcher
 from tahr.errors import GenerateError
 from tahr.loading.builder import build_engine
 from tahr.models.loader import load, open_model
@@ -157,6 +160,35 @@ def test_texts_that_begin_alike_bring_their_beginning_once(
     assert run(eng, *sequences) == wanted
     assert eng.scheduler.tiers and eng.scheduler.tiers.places.stats.n_loaded == (7 if host else 6)
     assert disk_of(eng).stats.n_read == (0 if host else 3)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_all_texts_together_load_a_bounded_part_between_two_steps(
+    stories: Path, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [[1 + place, *LONG[:60]] for place in range(5)]
+    eng = tiered(stories, late=late, host_bytes=1 << 24)
+    wanted = [reply(eng, prompt, 4)[0] for prompt in prompts]
+    for pool in eng.scheduler.pools:
+        while pool.evict():
+            pass
+    assert eng.scheduler.tiers
+    port = eng.scheduler.tiers.places.port
+    load = port.load
+    n_loaded: list[int] = []  # pages by step
+
+    def counted(pages: ListOf[int], group: int, contents: ListOf[Any]) -> Any:
+        n_loaded[-1] += len(pages)
+        return load(pages, group, contents)
+
+    monkeypatch.setattr(port, "load", counted)
+    monkeypatch.setattr(fetcher, "LOADED_BYTES", 2 * page_bytes(stories))
+    sequences = [submit(eng, prompt, greedy(4)) for prompt in prompts]
+    while not all(seq.done for seq in sequences):
+        n_loaded.append(0)
+        eng.step()
+    assert [seq.tokens[seq.n_prompt :] for seq in sequences] == wanted
+    assert max(n_loaded) == 2 and sum(n_loaded) == 7 * len(prompts)
 
 
 def test_limits_of_the_prefix_cache_hold_for_pages_that_come_back(stories: Path, tmp_path: Path) -> None:

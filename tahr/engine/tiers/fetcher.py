@@ -19,7 +19,7 @@ from tahr.kv.tiers.page_files import Contents, KvFile
 
 MAX_FETCHES = 32  # sequences whose pages are on their way at once
 READ_AHEAD = 4  # files that are being read while others are loaded
-LOADED_BYTES = 64 << 20  # limit on what is loaded between two steps
+LOADED_BYTES = 64 << 20  # limit on what all fetches load between two steps: copies may be made at once
 LATE_S = 0.5  # grace of a disk, beyond twice the time that it should take
 END = object()
 
@@ -47,6 +47,7 @@ class Fetch:
     """A sequence whose pages are on their way."""
 
     seq: Sequence
+    number: int  # numbers in the order in which fetches begin
     hashes: ListOf[bytes]  # hashes of the pages that it could begin with
     at: int  # pages that are there, or on their way
     held: list[list[int]]  # pages that it has brought, by group
@@ -72,8 +73,10 @@ class PageFetcher:
         self._places = places
         self._pools = places.prefix.pools
         self._fetches: dict[int, Fetch] = {}  # keys are ids of sequences
+        self._n_begun = 0
         self._tried: set[int] = set()  # sequences that were looked for since they were queued
         self._coming: dict[bytes, Fetch] = {}  # hashes of pages on their way, and who brings them
+        self._loadable_bytes = LOADED_BYTES  # rest of that limit
 
     @property
     def n_waiting(self) -> int:
@@ -105,7 +108,8 @@ class PageFetcher:
         self._tried.add(seq.id)
         assert seq.memory.hashes
         seq.memory.hashes.of(seq.tokens, n_most - 1)
-        fetch = Fetch(seq, seq.memory.hashes.known[:n_most], n_found, [[] for _ in self._pools])
+        self._n_begun += 1
+        fetch = Fetch(seq, self._n_begun, seq.memory.hashes.known[:n_most], n_found, [[] for _ in self._pools])
         fetch.steps = self._bring(fetch)
         self._fetches[seq.id] = fetch
         self._advance(fetch)
@@ -113,6 +117,7 @@ class PageFetcher:
 
     def take_ready(self) -> list[Sequence]:
         """The sequences that need not wait any more."""
+        self._loadable_bytes = LOADED_BYTES
         for fetch in self._fetches.values():
             self._advance(fetch)
         gone = [fetch for fetch in list(self._fetches.values()) if self._leave(fetch)]
@@ -166,7 +171,9 @@ class PageFetcher:
         while fetch.at < len(fetch.hashes):
             if self._places.in_pools(fetch.hashes[fetch.at]):
                 fetch.at += 1
-            elif self._coming.get(fetch.hashes[fetch.at], fetch) is not fetch:
+            elif self._loadable_bytes <= 0:
+                yield  # loading goes on after a step
+            elif self._is_brought_by_another(fetch, fetch.hashes[fetch.at]):
                 yield  # another text begins alike
             elif self._places.in_host(fetch.hashes[fetch.at]):
                 if not (self._places.host_pays and self._load_from_host(fetch)):
@@ -178,12 +185,17 @@ class PageFetcher:
         if self._places.prefix.checkpoints is not None and fetch.hashes:
             yield from self._load_state(fetch, fetch.hashes[-1])
 
+    def _is_brought_by_another(self, fetch: Fetch, block_hash: bytes) -> bool:
+        """Whether an earlier fetch has a page on its way. No fetch waits for a later one: two never wait for each
+        other, whatever is evicted meanwhile."""
+        return self._coming.get(block_hash, fetch).number < fetch.number
+
     def _load_from_host(self, fetch: Fetch) -> bool:
         """Load pages that follow each other on the host; False if a pool cannot take them."""
         host = self._places.host
         assert host is not None
         hashes: list[bytes] = []
-        n_most = max(1, LOADED_BYTES // sum(pool.page_bytes for pool in self._pools))
+        n_most = max(1, self._loadable_bytes // sum(pool.page_bytes for pool in self._pools))
         for block_hash in fetch.hashes[fetch.at : fetch.at + n_most]:
             if not self._places.in_host(block_hash):
                 break
@@ -262,6 +274,7 @@ class PageFetcher:
                 pages = pool.take_loading(len(wanted))
                 ticket = self._places.port.load(pages, group, list(wanted.values()))
                 n_bytes = pool.page_bytes * len(wanted)
+                self._loadable_bytes -= n_bytes
                 fetch.loads.append(PoolLoad(group, pages, list(wanted), ticket, n_bytes, perf_counter()))
         return True
 

@@ -1,7 +1,7 @@
 """The places that pages have outside the pools, and whether using them pays."""
 
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
@@ -57,12 +57,12 @@ class Places:
     disk: DiskTier | None
     stats: TierStats
     shunned_until: float = 0.0
+    # Groups of which a text needs every page: all without a window, or the widest window where all have one.
+    needed: ListOf[tuple[int, PagePool]] = field(init=False)
 
-    @property
-    def needed(self) -> ListOf[tuple[int, PagePool]]:
-        """Groups of which a text needs every page: all without a window, or the widest window where all have one."""
+    def __post_init__(self) -> None:
         groups = list(enumerate(self.prefix.pools))
-        return [each for each in groups if not each[1].window] or groups[:1]
+        self.needed = [each for each in groups if not each[1].window] or groups[:1]
 
     @property
     def disk_pays(self) -> bool:
