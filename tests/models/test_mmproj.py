@@ -130,6 +130,14 @@ def test_wrong_metadata_is_refused_by_its_name(key: str, tmp_path: Path) -> None
     assert len(str(raised.value)) < 500
 
 
+def test_a_list_of_more_layers_than_there_are_is_refused(tmp_path: Path) -> None:
+    key = "clip.vision.is_deepstack_layers"
+    longer = Typed("[bool]", [*[True, True, False, True, False], *[False] * 5000])
+    path = write_tower(tmp_path / "mmproj.gguf", "qwen3_vl", tower_metadata("qwen3_vl") | {key: longer})
+    with pytest.raises(LoadError, match=r"is_deepstack_layers is .* a list of 5 items"):
+        with_tower(text_model("qwen3_vl"), path)
+
+
 @pytest.mark.parametrize("case", QWEN)
 def test_missing_tensors_are_refused(case: str, tmp_path: Path) -> None:
     """Every one of them, by name."""

@@ -49,7 +49,6 @@ class JoiningTower:
         self.width_in = cfg.row_width
         self.width = layers.width * (1 + len(cfg.deepstack))
         self.memory = KVShape(layers.n_heads, layers.head_dim)
-        self.n_pixels = 3 * cfg.patch_size**2
         self.patch = w.linear("patch", layers.width, cfg.row_width, bias=w.has("patch.bias"))
         make = gated_layer if cfg.gated else vit_layer
         self.layers = [make(layers, i, w.at(f"layers.{i}")) for i in range(layers.n_layers)]

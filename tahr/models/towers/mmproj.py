@@ -64,7 +64,7 @@ def as_config(f: Fields, kind: str, tensors: Mapping[str, HostTensor]) -> dict[s
     part = Fields(f.values, f.where, prefix="clip.vision.")
     width = part.count("embedding_length", limits.MOST_WIDTH)
     n_layers = part.count("block_count", limits.MOST_LAYERS)
-    stacked = part.items("is_deepstack_layers")
+    stacked = part.items("is_deepstack_layers", n_layers)
     for name in ("v.patch_embd.weight", "v.patch_embd.weight.1"):
         needed(tensors, name, n_axes=4)
     n_positions = 0
