@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tahr.backends.api import Backend, KVShape, KVStore, StepInputs, Tensor
+from tahr.models.config.record import ModelConfig
 from tahr.weights.watch import FileWatch
 
 Part = Callable[[Backend, StepInputs, KVStore], Tensor]
@@ -35,6 +36,12 @@ class Tower(Protocol):
     @property
     def parts(self) -> Sequence[Part]:
         """Runs of its layers, in order."""
+
+
+def layer_runs(layers: ModelConfig, n_tokens: int) -> list[range]:
+    """Layers by part, in steps of so many tokens."""
+    products = layers.width * (4 * layers.width + 2 * layers.ffn_width + 2 * n_tokens)
+    return runs_of_layers(layers.n_layers, n_tokens * products)
 
 
 def runs_of_layers(n_layers: int, n_products: int) -> list[range]:

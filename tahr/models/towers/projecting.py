@@ -8,7 +8,7 @@ from tahr.backends.api import Backend, KVShape, KVStore, StepInputs, Tensor
 from tahr.models.config.record import ChatVisionConfig, ModelConfig
 from tahr.models.decoder import Decoder, make_rope
 from tahr.models.parts.stream import ResidualStream
-from tahr.models.parts.tower import Part, runs_of_layers
+from tahr.models.parts.tower import Part, layer_runs
 from tahr.models.parts.weights import Weights
 from tahr.models.towers.joined import STEP_TOKENS
 from tahr.models.towers.vit import PLACE, TowerPass, vit_layer
@@ -28,23 +28,28 @@ class ProjectingTower:
         self.width_in = cfg.row_width
         self.width = layers.width
         self.memory = KVShape(layers.n_heads, layers.head_dim)
-        self.patch = w.linear("patch", layers.width, cfg.row_width, bias=w.has("patch.bias"))
+        self.patch = w.linear(
+            "patch",
+            layers.width,
+            cfg.row_width,
+            bias=w.has("patch.bias"),
+        )
         self.positions = w.matrix("positions.weight", cfg.n_positions, layers.width)
         self.norm = w.norm("norm") if w.has("norm.weight") else None
         self.layers = [vit_layer(layers, i, w.at(f"layers.{i}")) for i in range(layers.n_layers)]
-        self.projector = (SquareProjector if cfg.plain else PatchProjector)(cfg, w)
+        projector = SquareProjector if cfg.plain else PatchProjector
+        self.projector = projector(cfg, w)
         self._ropes = {kind.rope: make_rope(layers, kind.rope) for kind in layers.kinds}
 
     @property
     def parts(self) -> list[Part]:
         """Runs of its layers."""
-        layers = self.config.layers
-        products = layers.width * (4 * layers.width + 2 * layers.ffn_width + 2 * STEP_TOKENS)
-        return [partial(self._run, each) for each in runs_of_layers(layers.n_layers, STEP_TOKENS * products)]
+        runs = layer_runs(self.config.layers, self.n_tokens)
+        return [partial(self._run, each) for each in runs]
 
     def _run(self, layers: range, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         run = TowerPass(backend, step, kv, self._ropes)
-        rows = backend.take_rows(step, self.width) if layers.start else self._embedded(backend, step)
+        rows = self._input(layers, backend, step)
         stream = ResidualStream(backend, rows, 1.0)
         for layer in self.layers[layers.start : layers.stop]:
             layer.attention(run, stream)
@@ -55,10 +60,16 @@ class ProjectingTower:
         backend.store_rows(rows, step)
         return rows
 
-    def _embedded(self, backend: Backend, step: StepInputs) -> Tensor:
-        rows = backend.linear(backend.take_rows(step, self.width_in), self.patch)
-        rows = backend.add(rows, backend.embed_positions(self.positions, step))
-        return self.norm.apply(backend, rows) if self.norm else rows
+    def _input(self, layers: range, backend: Backend, step: StepInputs) -> Tensor:
+        if layers.start:
+            return backend.take_rows(step, self.width)
+        pixels = backend.take_rows(step, self.width_in)
+        rows = backend.linear(pixels, self.patch)
+        positions = backend.embed_positions(self.positions, step)
+        rows = backend.add(rows, positions)
+        if self.norm is None:
+            return rows
+        return self.norm.apply(backend, rows)
 
 
 class SquareProjector:
@@ -70,21 +81,35 @@ class SquareProjector:
         self.matrix = w.linear("projector", cfg.width_out, self.n * cfg.layers.width)
 
     def __call__(self, backend: Backend, step: StepInputs, rows: Tensor) -> Tensor:
-        return backend.linear(backend.join_rows(self.norm.apply(backend, rows), self.n, step), self.matrix)
+        rows = self.norm.apply(backend, rows)
+        rows = backend.join_rows(rows, self.n, step)
+        return backend.linear(rows, self.matrix)
 
 
 class PatchProjector:
     """An MLP of each patch alone; the class token is left behind."""
 
     def __init__(self, cfg: ChatVisionConfig, w: Weights):
-        place = w.at("projector")
+        w = w.at("projector")
         self.act = cfg.activation
-        self.up = place.linear("up", cfg.width_out, cfg.layers.width, bias=place.has("up.bias"))
-        self.down = place.linear("down", cfg.width_out, cfg.width_out, bias=place.has("down.bias"))
+        self.up = w.linear(
+            "up",
+            cfg.width_out,
+            cfg.layers.width,
+            bias=w.has("up.bias"),
+        )
+        self.down = w.linear(
+            "down",
+            cfg.width_out,
+            cfg.width_out,
+            bias=w.has("down.bias"),
+        )
 
     def __call__(self, backend: Backend, step: StepInputs, rows: Tensor) -> Tensor:
-        rows = backend.linear(backend.gather_rows(rows, step), self.up)
-        return backend.linear(backend.activate(rows, None, self.act), self.down)
+        rows = backend.gather_rows(rows, step)
+        rows = backend.linear(rows, self.up)
+        rows = backend.activate(rows, None, self.act)
+        return backend.linear(rows, self.down)
 
 
 Build = Callable[[ModelConfig, Weights], Decoder]

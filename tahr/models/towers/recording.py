@@ -18,7 +18,7 @@ from tahr.models.parts.arrange import Tensors
 from tahr.models.parts.cross_attention import CrossAttention
 from tahr.models.parts.makers import Make
 from tahr.models.parts.stream import ResidualStream
-from tahr.models.parts.tower import Part, runs_of_layers
+from tahr.models.parts.tower import Part, layer_runs
 from tahr.models.parts.weights import Weights
 from tahr.models.towers.arranging import mismatch
 from tahr.models.towers.vit import TowerPass, vit_layer
@@ -55,13 +55,12 @@ class RecordingEncoder:
     @property
     def parts(self) -> list[Part]:
         """Runs of its layers."""
-        layers = self.config.layers
-        products = layers.width * (4 * layers.width + 2 * layers.ffn_width + 2 * self.n_tokens)
-        return [partial(self._run, each) for each in runs_of_layers(layers.n_layers, self.n_tokens * products)]
+        runs = layer_runs(self.config.layers, self.n_tokens)
+        return [partial(self._run, each) for each in runs]
 
     def _run(self, layers: range, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         run = TowerPass(backend, step, kv, self._ropes)
-        rows = backend.take_rows(step, self.width) if layers.start else self.embedded(backend, step)
+        rows = self._input(layers, backend, step)
         stream = ResidualStream(backend, rows, 1.0)
         for layer in self.layers[layers.start : layers.stop]:
             layer.attention(run, stream)
@@ -75,12 +74,15 @@ class RecordingEncoder:
             each.store(backend, rows, run.cos_sin(self._rope), step)
         return rows
 
-    def embedded(self, backend: Backend, step: StepInputs) -> Tensor:
-        """The input of the first layer."""
+    def _input(self, layers: range, backend: Backend, step: StepInputs) -> Tensor:
+        if layers.start:
+            return backend.take_rows(step, self.width)
         rows = backend.take_rows(step, self.width_in)
         for linear in (self.frames, self.pairs):
-            rows = backend.activate(backend.linear(rows, linear), None, self.config.layers.activation)
-        return backend.add(rows, backend.embed_positions(self.positions, step))
+            rows = backend.linear(rows, linear)
+            rows = backend.activate(rows, None, self.config.layers.activation)
+        positions = backend.embed_positions(self.positions, step)
+        return backend.add(rows, positions)
 
 
 def input_width(cfg: AudioConfig) -> int:
@@ -107,7 +109,9 @@ def frames_of(stored: Make, shape: tuple[int, int, int]) -> Make:
         width, n_bins, _ = shape
         matrix = np.zeros((TAPS, width, N_SIDE * n_bins + 1), np.float32)
         for i in range(TAPS):
-            matrix[i, :, i * n_bins : (i + TAPS) * n_bins] = kernel.transpose(0, 2, 1).reshape(width, -1)
+            begin = i * n_bins
+            end = begin + TAPS * n_bins
+            matrix[i, :, begin:end] = kernel.transpose(0, 2, 1).reshape(width, -1)
         matrix[0, :, -1] = ABSENT
         return of_floats("audio.conv1.weight", matrix.reshape(TAPS * width, -1))
 

@@ -10,7 +10,7 @@ from tahr.models.parts.attention import Attention
 from tahr.models.parts.mlp import PlainMLP
 from tahr.models.parts.stream import ForwardPass, NormedInput, ResidualStream
 from tahr.models.parts.sublayers import DecoderLayer
-from tahr.models.parts.tower import Part, runs_of_layers
+from tahr.models.parts.tower import Part, layer_runs
 from tahr.models.parts.weights import Weights
 from tahr.weights.watch import FileWatch
 
@@ -38,7 +38,9 @@ class VisionTower:
         self.n_tokens = max(cfg.n_most_patches, cfg.n_positions, STEP_TOKENS)
         self.memory = KVShape(layers.n_heads, layers.head_dim)
         self.patch = w.linear("patch", layers.width, cfg.row_width, cfg.patch_bias)
-        self.positions = None if cfg.resized else w.matrix("positions.weight", cfg.n_positions, layers.width)
+        self.positions = None
+        if not cfg.resized:
+            self.positions = w.matrix("positions.weight", cfg.n_positions, layers.width)
         self.norm = w.norm("norm") if w.has("norm.weight") else None
         self.layers = [vit_layer(layers, i, w.at(f"layers.{i}")) for i in range(layers.n_layers)]
         self.head = ProbeHead(cfg, w) if cfg.head == "probe" else ClassHead(cfg, w)
@@ -47,13 +49,12 @@ class VisionTower:
     @property
     def parts(self) -> list[Part]:
         """Runs of its layers."""
-        layers = self.config.layers
-        products = layers.width * (4 * layers.width + 2 * layers.ffn_width + 2 * self.n_tokens)
-        return [partial(self._run, each) for each in runs_of_layers(layers.n_layers, self.n_tokens * products)]
+        runs = layer_runs(self.config.layers, self.n_tokens)
+        return [partial(self._run, each) for each in runs]
 
     def _run(self, layers: range, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         run = TowerPass(backend, step, kv, self._ropes)
-        rows = backend.take_rows(step, self.width) if layers.start else self.embedded(backend, step)
+        rows = self._input(layers, backend, step)
         stream = ResidualStream(backend, rows, 1.0)
         last = self.layers[-1]
         for layer in self.layers[layers.start : layers.stop]:
@@ -67,17 +68,25 @@ class VisionTower:
         backend.store_rows(rows, step)
         return rows
 
-    def embedded(self, backend: Backend, step: StepInputs) -> Tensor:
-        """The input of the first layer."""
-        rows = backend.linear(backend.take_rows(step, self.width_in), self.patch)
+    def _input(self, layers: range, backend: Backend, step: StepInputs) -> Tensor:
+        if layers.start:
+            return backend.take_rows(step, self.width)
+        pixels = backend.take_rows(step, self.width_in)
+        rows = backend.linear(pixels, self.patch)
         if self.positions:
-            rows = backend.add(rows, backend.embed_positions(self.positions, step))
-        return self.norm.apply(backend, rows) if self.norm else rows
+            positions = backend.embed_positions(self.positions, step)
+            rows = backend.add(rows, positions)
+        if self.norm is None:
+            return rows
+        return self.norm.apply(backend, rows)
 
 
 def vit_layer(cfg: ModelConfig, layer: int, w: Weights) -> DecoderLayer:
-    norms = w.pick("input_layernorm", "post_attention_layernorm")
-    return DecoderLayer(Attention(cfg, layer, w.at("self_attn")), PlainMLP(cfg, w.at("mlp")), norms)
+    return DecoderLayer(
+        Attention(cfg, layer, w.at("self_attn")),
+        PlainMLP(cfg, w.at("mlp")),
+        w.pick("input_layernorm", "post_attention_layernorm"),
+    )
 
 
 class ClassHead:
@@ -110,8 +119,10 @@ class ProbeHead:
 
     def __call__(self, run: ForwardPass, stream: ResidualStream) -> Tensor:
         seen = self.attention(run, NormedInput(stream, self.post_norm))
-        pooled = ResidualStream(run.backend, run.backend.gather_rows(seen, run.step), 1.0)
-        pooled.add(self.mlp(run, NormedInput(pooled, self.norm)))
+        answer = run.backend.gather_rows(seen, run.step)
+        pooled = ResidualStream(run.backend, answer, 1.0)
+        normed = NormedInput(pooled, self.norm)
+        pooled.add(self.mlp(run, normed))
         return pooled.normed(None)
 
 
