@@ -73,11 +73,20 @@ class WholePatches:
         n_pixels = size[0] * size[1]
         if n_pixels > self.most_pixels:
             shrunk = math.sqrt(width * height / self.most_pixels)
-            return max(f, math.floor(width / shrunk / f) * f), max(f, math.floor(height / shrunk / f) * f)
+            return self._held(max(1, math.floor(width / shrunk / f)), max(1, math.floor(height / shrunk / f)))
         if n_pixels < self.least_pixels:
             grown = math.sqrt(self.least_pixels / (width * height))
-            return math.ceil(width * grown / f) * f, math.ceil(height * grown / f) * f
+            return self._held(math.ceil(width * grown / f), math.ceil(height * grown / f))
         return size
+
+    def _held(self, n_wide: int, n_high: int) -> Size:
+        """The size of so many squares, of which a long or small image has more by rounding than it may."""
+        n_most = max(1, self.most_pixels // self.factor**2)
+        if n_wide * n_high > n_most:
+            shorter = min(n_wide, n_high, n_most)
+            longer = n_most // shorter
+            n_wide, n_high = (longer, shorter) if n_wide > n_high else (shorter, longer)
+        return n_wide * self.factor, n_high * self.factor
 
     def within(self, n_merged: int) -> "WholePatches":
         """A copy that gives so many squares of the factor at most."""

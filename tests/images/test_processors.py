@@ -15,6 +15,7 @@ from tahr.errors import TahrError
 from tahr.images.decoding import decoded
 from tahr.images.limits import DecodedBytes, ImageLimits
 from tahr.images.processors import ImageProcessor, open_processor
+from tahr.images.sizing import WholePatches
 from tahr.images.tiles import Tiling
 
 LIMITS = ImageLimits()
@@ -73,6 +74,15 @@ def test_tiles_keep_a_limit(size: tuple[int, int], n_most: int) -> None:
     rule = Tiling(128, 1000).within(n_most)
     n_high, n_wide = rule.grid(*size)
     assert n_high * n_wide + (n_high * n_wide > 1) <= min(n_most, rule.n_most)
+
+
+@pytest.mark.parametrize("n_most", [1, 4, 64, 150, 4096])
+@pytest.mark.parametrize("size", [(10, 2000), (8000, 40), (40, 114), (1, 1), (3000, 17), (4000, 4000)])
+def test_squares_keep_a_limit(size: tuple[int, int], n_most: int) -> None:
+    """Lines have a square across, however little that leaves them along."""
+    width, height = WholePatches(32, 65_536, 1 << 24).within(n_most)(*size)
+    assert width % 32 == height % 32 == 0
+    assert 1 <= width * height // 32**2 <= n_most
 
 
 def test_settings_beside_a_whole_processor(tmp_path: Path) -> None:
