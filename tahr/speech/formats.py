@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tahr.speech.decoding.results import SpokenSegment, Word
+from tahr.speech.decoding.results import SpokenSegment
 from tahr.speech.languages import NAMES
 
 FORMATS = ("text", "json", "verbose_json", "srt", "vtt")
@@ -51,22 +51,12 @@ def segment_object(segment: SpokenSegment) -> dict[str, Any]:
     }
 
 
-def word_object(word: Word) -> dict[str, Any]:
-    return {"word": word.word.strip(), "start": word.start, "end": word.end}
-
-
-def verbose_object(
-    segments: Sequence[SpokenSegment], language: str, seconds: float, task: str, parts: Sequence[str] = ("segment",)
-) -> dict[str, Any]:
-    """The reply of `verbose_json`; `parts` are those it lists: segments, words or both."""
-    found: dict[str, Any] = {
+def verbose_object(segments: Sequence[SpokenSegment], language: str, seconds: float, task: str) -> dict[str, Any]:
+    """The reply of `verbose_json`."""
+    return {
         "task": task,
         "language": NAMES.get(language, language),
         "duration": round(seconds, 3),
         "text": text_of(segments),
+        "segments": [segment_object(segment) for segment in segments],
     }
-    if "segment" in parts:
-        found["segments"] = [segment_object(segment) for segment in segments]
-    if "word" in parts:
-        found["words"] = [word_object(word) for segment in segments for word in segment.words]
-    return found

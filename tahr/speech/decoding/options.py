@@ -21,7 +21,6 @@ class TranscribeOptions:
     patience: float = 1.0  # texts that must have ended, as a multiple of the beams
     best_of: int = 5  # texts of which the likeliest is taken, at other temperatures
     prompt: str = ""  # text as if it had been said before: names, spelling
-    words: bool = False  # times of words, not of segments alone
     has_times: bool = True  # times of segments; without them, windows follow each other without overlap
     uses_previous: bool = True  # the text so far is the prompt of the next window
     max_ratio: float | None = 2.4  # compression above which a text counts as repeating itself

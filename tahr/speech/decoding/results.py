@@ -1,17 +1,7 @@
-"""Results of a recording: texts, words and times."""
+"""Results of a recording: texts and times."""
 
 import zlib
 from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """A word and its time in the recording, in seconds."""
-
-    word: str
-    start: float
-    end: float
-    probability: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +31,6 @@ class SpokenSegment:
     text: str
     tokens: tuple[int, ...]
     window: WindowText
-    words: tuple[Word, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
