@@ -38,6 +38,20 @@ def extensible(kind: int, n_channels: int, rate: int, n_bits: int) -> bytes:
     return format_of(0xFFFE, n_channels, rate, n_bits) + pack("<HHI", 22, n_bits, 0) + name
 
 
+def in_one_frame(samples: np.ndarray, rate: int = 16_000) -> bytes:
+    """A Matroska file of 8 bits, all of whose samples are one packet."""
+    import av
+
+    out = BytesIO()
+    with av.open(out, "w", format="matroska") as file:
+        stream = file.add_stream("pcm_u8", rate=rate, layout="mono")
+        frame = av.AudioFrame.from_ndarray((samples * 127 + 128).astype(np.uint8)[None], format="u8", layout="mono")
+        frame.sample_rate = rate
+        file.mux(stream.encode(frame))
+        file.mux(stream.encode(None))
+    return out.getvalue()
+
+
 def encoded(samples: np.ndarray, rate: int, container: str, codec: str) -> bytes:
     """A file that PyAV writes."""
     import av

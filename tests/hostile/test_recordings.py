@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 import assets
 import speech_models
 from scripted_engine import serving
-from sounds import format_of, riff, tone, wav
+from sounds import format_of, in_one_frame, riff, tone, wav
 from tahr import AsyncLLM
 from tahr.server.http.errors import HttpError
 from tahr.server.http.multipart import read_form
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.serial
 ASK = "/v1/audio/transcriptions"
 MOST_GROWTH_MB = 300
 MOST_GAP_S = 5  # a machine that does other things too stalls for a second by itself
+MANY = 8  # files at once
 SOUND = wav(tone(300, 12_000, 16_000))
 
 
@@ -140,6 +142,16 @@ def test_a_stream_beside_a_bomb_goes_on(server: HttpServer, name: str) -> None:
     assert got.status_code == status or (not status and got.status_code in (200, 400)), got.text
     if got.status_code != 200:
         assert got.json()["error"]["message"].endswith(".") and got.json()["error"]["param"] == "file"
+
+
+@pytest.mark.timeout(120)
+def test_many_files_of_one_frame_each_are_read_at_once(server: HttpServer) -> None:
+    """Each is ten minutes of silence that a decoder gives at once: 38 MB of samples."""
+    pytest.importorskip("av")
+    data = in_one_frame(np.zeros(599 * 16_000, np.float32))
+    with ThreadPoolExecutor(MANY) as threads, beside(server):
+        found = list(threads.map(lambda _: post(server, data).status_code, range(MANY)))
+    assert found == [200] * MANY
 
 
 def test_a_file_that_ends_anywhere(server: HttpServer) -> None:

@@ -1,16 +1,17 @@
 """Recordings become samples at 16 kHz, and these become frames, as the makers of the models made them."""
 
+import tracemalloc
 from collections.abc import Iterator
 from io import BytesIO
 
 import numpy as np
 import pytest
 
-from sounds import encoded, extensible, format_of, riff, tone, wav
+from sounds import encoded, extensible, format_of, in_one_frame, riff, tone, wav
 from tahr.errors import ConfigError
 from tahr.speech.audio import decode, mel, process
 from tahr.speech.audio.errors import AudioTooLong, BadAudio
-from tahr.speech.audio.limits import RATE, AudioLimits
+from tahr.speech.audio.limits import BLOCK, RATE, AudioLimits
 from tahr.speech.audio.reading import read_audio
 from tahr.speech.audio.resample import Resampler, resampled
 
@@ -223,6 +224,16 @@ def test_other_files(container: str, codec: str, place: str) -> None:
     assert abs(loudest - 1000) < 5 and 0.3 < np.abs(middle).max() < 0.7
 
 
+def test_a_frame_as_long_as_its_file_comes_in_blocks() -> None:
+    pytest.importorskip("av")
+    data = in_one_frame(tone(300, 3 * BLOCK - 7, RATE))
+    with process.decoding(data, 3600) as blocks:
+        apart = list(blocks)
+    here = list(read_audio(BytesIO(data)))
+    assert [len(block) for block in apart] == [len(block) for block in here] == [BLOCK, BLOCK, BLOCK - 7]
+    np.testing.assert_array_equal(np.concatenate(apart), np.concatenate(here))
+
+
 def test_cut_off_files_end_or_are_refused() -> None:
     pytest.importorskip("av")
     for container, codec in FORMS:
@@ -259,6 +270,17 @@ def test_frames_are_those_of_the_definition(n_bins: int) -> None:
     wanted = np.log10(np.maximum(power, 1e-10))
     wanted = (np.maximum(wanted, wanted.max() - 8) + 4) / 4
     np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def test_frames_of_a_window_take_little_memory() -> None:
+    """Spectra of all frames at once would take four times as much; many windows are read at once."""
+    samples = tone(300, 30 * RATE, RATE)
+    mel.log_mel(samples, 3000, 80)
+    tracemalloc.start()
+    mel.log_mel(samples, 3000, 80)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10_000_000
 
 
 def test_filters_have_equal_areas_and_cover_the_band() -> None:

@@ -85,6 +85,6 @@ class TranscriptionJob:
     def _rows_of(self, window: SoundWindow) -> PromptRows:
         if self._rows is None or self._rows[0] is not window:
             self.n_windows += 1
-            digest = blake2b(window.rows.tobytes(), digest_size=HASH_BYTES).digest()
+            digest = blake2b(window.rows.data, digest_size=HASH_BYTES).digest()
             self._rows = window, rows_of_input(digest, RowSource(window.rows)).salted(self._salt)
         return self._rows[1]

@@ -10,11 +10,10 @@ import numpy as np
 
 from tahr.errors import ConfigError
 from tahr.regular_file import open_regular
-from tahr.speech.audio.limits import AudioLimits, Samples, checked
+from tahr.speech.audio.limits import BLOCK, AudioLimits, Samples, checked
 from tahr.speech.audio.reading import read_audio
 
 Sound = str | PathLike[str] | bytes | Any  # a path, the bytes of a file, an open one, or samples at 16 kHz
-BLOCK = 16_000 * 60
 
 
 def blocks_of(sound: Sound, limits: AudioLimits = AudioLimits()) -> Iterator[Samples]:  # noqa: B008

@@ -32,9 +32,8 @@ def main() -> None:
     said = ""
     try:
         for block in read_audio(BytesIO(sys.stdin.buffer.read()), AudioLimits(most_s)):
-            if len(block):
-                data = block.tobytes()
-                out.write(pack("<I", len(data)) + data)
+            out.write(pack("<I", block.nbytes))
+            out.write(block.tobytes())
     except ConfigError as error:
         said = f"{type(error).__name__}: {error}"
     except MemoryError:

@@ -15,7 +15,8 @@ RATE = 16_000  # samples a second of everything behind this folder
 LEAST_RATE = 1_000
 MOST_RATE = 384_000
 MOST_CHANNELS = 32
-BLOCK_S = 60  # seconds of a recording that are in memory at once, as they were recorded
+BLOCK_S = 10  # seconds of a recording that are in memory at once, as they were recorded
+BLOCK = BLOCK_S * RATE  # limit on the samples of a block at 16 kHz
 LOUDEST = 1e6  # limit on a sample, where full scale is 1
 
 
@@ -38,6 +39,13 @@ def check_shape(rate: int, n_channels: int) -> None:
         )
     if not 1 <= n_channels <= MOST_CHANNELS:
         raise BadAudio(f"The recording says it has {n_channels} channels; Tahr reads 1 to {MOST_CHANNELS}: convert it.")
+
+
+def in_blocks(parts: Iterator[Samples]) -> Iterator[Samples]:
+    """The samples in blocks of bounded size: a frame of PCM may be as long as its file."""
+    for part in parts:
+        for begin in range(0, len(part), BLOCK):
+            yield part[begin : begin + BLOCK]
 
 
 def checked(blocks: Iterator[Samples], limits: AudioLimits) -> Iterator[Samples]:

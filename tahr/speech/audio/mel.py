@@ -11,6 +11,7 @@ N_FFT = 400
 HOP = 160
 N_FREQUENCIES = N_FFT // 2 + 1
 LEAST = 1e-10
+MOST_FRAMES = 256  # limit on frames whose spectra are in memory at once
 RANGE = 8.0  # decades: sound 80 dB below the loudest counts as silence
 # The scale is linear up to 1 kHz and logarithmic above it.
 LINEAR_HZ = 200 / 3
@@ -50,10 +51,18 @@ def log_mel(samples: Samples, n_frames: int, n_bins: int) -> Samples:
     n = (n_frames - 1) * HOP + N_FFT
     padded = np.pad(samples[:n], (0, max(0, n - len(samples))))
     frames = np.lib.stride_tricks.sliding_window_view(padded, N_FFT)[::HOP]
-    power = np.abs(np.fft.rfft(frames * window())[:, :N_FREQUENCIES]) ** 2
-    loudness = np.log10(np.maximum(power.astype(np.float32) @ filters(n_bins).T, LEAST))
+    loudness = np.log10(np.maximum(power_of(frames) @ filters(n_bins).T, LEAST))
     held = np.maximum(loudness, loudness.max() - np.float32(RANGE))
     found: Samples = ((held + 4) / 4).astype(np.float32)
+    return found
+
+
+def power_of(frames: Samples) -> Samples:
+    """The power of each frequency: [n_frames, N_FREQUENCIES]."""
+    found = np.empty((len(frames), N_FREQUENCIES), np.float32)
+    for begin in range(0, len(frames), MOST_FRAMES):
+        part = slice(begin, begin + MOST_FRAMES)
+        found[part] = np.abs(np.fft.rfft(frames[part] * window())) ** 2
     return found
 
 

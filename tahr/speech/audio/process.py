@@ -13,13 +13,13 @@ from threading import Thread
 import numpy as np
 
 from tahr.speech.audio.errors import AudioTooLong, BadAudio
-from tahr.speech.audio.limits import Samples
+from tahr.speech.audio.limits import BLOCK, Samples
 
 Buffer = bytes | memoryview
 
 MEMORY_BYTES = 1 << 30
 COMPUTING_S = 120
-MOST_BLOCK_BYTES = 1 << 28
+MOST_BLOCK_BYTES = 4 * BLOCK
 MOST_WORDS_BYTES = 1000
 ERRORS = {error.__name__: error for error in (BadAudio, AudioTooLong)}
 ENDED = "The recording could not be decoded within the limits of time and memory: convert it to WAV, or cut it."

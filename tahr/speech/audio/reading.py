@@ -5,7 +5,7 @@ from typing import BinaryIO, cast
 
 from tahr.speech.audio.decode import decoded
 from tahr.speech.audio.kinds import HEAD_BYTES, WAV, kind_of
-from tahr.speech.audio.limits import AudioLimits, Samples, checked
+from tahr.speech.audio.limits import AudioLimits, Samples, checked, in_blocks
 from tahr.speech.audio.resample import resampled
 from tahr.speech.audio.wav import read_wav
 
@@ -39,4 +39,4 @@ def read_audio(file: BinaryIO, limits: AudioLimits = AudioLimits()) -> Iterator[
         if file.seekable():
             file.seek(0)
         rate, blocks = decoded(file if file.seekable() else cast(BinaryIO, peeked), kind)
-    return checked(resampled(rate, blocks), limits)
+    return checked(in_blocks(resampled(rate, blocks)), limits)
