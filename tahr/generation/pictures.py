@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows, RowSource
-from tahr.errors import ConfigError, TemplateError
+from tahr.errors import ConfigError, ContextExceeded, TemplateError
 
 Message = Mapping[str, Any]
 N_AXES = 3
@@ -67,15 +67,20 @@ class Pictures:
 
     reader: PictureReader | None
     n_most: int | None = None  # images of a request
+    context_size: int | None = None  # limit on the rows of all; None: the request is shortened until it fits
+    n_rows: int = 0
     # Keys are what was sent, by identity, and its limit.
     read: dict[tuple[int, int | None], Picture] = field(default_factory=dict)
 
     def of(self, sent: MessageImage) -> Picture:
-        """An image, read."""
+        """An image, read. Images beyond the context are refused before more of them take memory."""
         assert self.reader, "checked"
         key = id(sent.data), sent.n_most
         if key not in self.read:
             self.read[key] = self.reader.read(sent)
+            self.n_rows += sum(piece.n_rows for piece in self.read[key] if isinstance(piece, PromptImage))
+            if self.context_size is not None and self.n_rows > self.context_size:
+                raise ContextExceeded(self.n_rows, self.context_size)
         return self.read[key]
 
     def check(self, sent: Sequence[MessageImage]) -> None:

@@ -201,7 +201,7 @@ def chat_prompt(
     tools = request.tools.described()
     variables = variables_of(request, prompt, template)
 
-    pictures = Pictures(model.pictures, limits.max_images)
+    pictures = Pictures(model.pictures, limits.max_images, None if prompt.shorten else model.context_size)
 
     def encoded_as(messages: Sequence[Message]) -> tuple[list[int], PromptRows]:
         messages, images = without_images(messages)

@@ -1,5 +1,6 @@
 """Bytes become pixels, with Pillow: few formats, sizes checked before a pixel is decoded, damaged files refused."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -27,6 +28,13 @@ FOREIGN = (
     (b"II*\0", "TIFF"),
     (b"MM\0*", "TIFF"),
 )
+# A JPEG: its beginning, its markers but for those inside of coded data, and how much of it is decoded.
+JPEG = b"\xff\xd8\xff"
+MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")
+SCAN = 0xDA
+END_OF_IMAGE = 0xD9
+MAX_SCANS = 64  # a progressive file has about ten
+MAX_SEGMENTS = 10_000
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 # Pillow keeps 4 bytes of a pixel, and twice while it turns or converts an image.
 PIXEL_BYTES = 8
@@ -75,6 +83,7 @@ def opened(data: bytes, limits: ImageLimits) -> "Image":
         raise ImageTooLarge(
             f"The image has {len(data)} bytes, but {limits.max_image_bytes} are allowed: make it smaller."
         )
+    check_scans(data)
     try:
         image = Image.open(BytesIO(data), formats=FORMATS)
     except Image.DecompressionBombError as error:
@@ -85,6 +94,23 @@ def opened(data: bytes, limits: ImageLimits) -> "Image":
         raise BadImage(f"{kind_of(data)}: {READABLE}.") from error
     check_size(*image.size, limits)
     return image
+
+
+def check_scans(data: bytes) -> None:
+    """Refuse a JPEG with so many scans that each pixel would be decoded thousands of times."""
+    if not data.startswith(JPEG):
+        return
+    n_scans = 0
+    at = len(JPEG) - 1
+    for _ in range(MAX_SEGMENTS):
+        found = MARKER.search(data, at)
+        if not found or data[found.end() - 1] == END_OF_IMAGE:
+            return
+        n_scans += data[found.end() - 1] == SCAN
+        if n_scans > MAX_SCANS:
+            break
+        at = found.end() + max(2, int.from_bytes(data[found.end() : found.end() + 2], "big"))
+    raise BadImage(f"The image is a JPEG of more than {MAX_SCANS} scans or {MAX_SEGMENTS} segments: save it anew.")
 
 
 def kind_of(data: bytes) -> str:

@@ -30,6 +30,7 @@ CLOSE_S = 2  # time after the grace for connections whose clients do not read
 # How long the event loop may keep the engine's thread from running, and the other way round: Python's 5 ms are several
 # steps of a GPU.
 SWITCH_S = 0.0005
+FLUSH_S = 5.0  # time between looks at responses that could not be written
 ENDING_S = 1.0  # time before the end of the grace, or a fifth of it: running requests end, so that the process can
 
 Load = Callable[[], list[ServedModel]]
@@ -86,6 +87,7 @@ class HttpServer:
         serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
         opening = asyncio.create_task(self._open())
         logging = asyncio.create_task(report_throughput(self.state.models, self.settings.log_interval_s))
+        flushing = asyncio.create_task(flush_responses(self.state))
         try:
             await asyncio.wait({serving, opening}, return_when=asyncio.FIRST_COMPLETED)
             if opening.done() and opening.exception():
@@ -96,6 +98,7 @@ class HttpServer:
         finally:
             opening.cancel()
             logging.cancel()
+            flushing.cancel()
             await self._close()
             self._forget_signals(loop)
         return 128 + self._signal if self._signal else 0
@@ -153,6 +156,13 @@ class HttpServer:
         gc.unfreeze()
         sys.setswitchinterval(self._switch_s)
         self._load = list  # the function may hold what it has loaded
+
+
+async def flush_responses(state: ServerState) -> None:
+    """Write responses that could not be written when they were made."""
+    while True:
+        await asyncio.sleep(FLUSH_S)
+        state.responses.flush()
 
 
 def running_s(grace_s: float) -> float:

@@ -1,5 +1,7 @@
 """Bytes that are no images, damaged ones, and those made to take all memory: each refused with a sentence."""
 
+import re
+import time
 from collections.abc import Callable
 from io import BytesIO
 from threading import Event, Thread
@@ -9,7 +11,7 @@ import pytest
 from PIL import Image
 
 from image_cases import png_header
-from tahr.images.decoding import decoded
+from tahr.images.decoding import check_scans, decoded
 from tahr.images.errors import BadImage, ImageTooLarge
 from tahr.images.limits import DecodedBytes, ImageLimits
 
@@ -79,6 +81,28 @@ def test_flipped_bits(form: str) -> None:
 def test_bombs_are_refused_by_their_headers(size: tuple[int, int]) -> None:
     with pytest.raises(BadImage):
         read(png_header(*size))
+
+
+def scanned(n_scans: int) -> bytes:
+    """A progressive JPEG whose first scan comes again and again, with a file behind its end."""
+    out = BytesIO()
+    Image.new("RGB", (64, 64), "red").save(out, "JPEG", progressive=True)
+    data = out.getvalue()
+    begin = data.index(b"\xff\xda")
+    end = begin + re.search(rb"\xff[^\x00\xd0-\xd7]", data[begin + 2 :]).start() + 2  # type: ignore[union-attr]
+    behind = data.rindex(b"\xff\xd9")
+    return data[:behind] + data[begin:end] * n_scans + data[behind:] + b"\xff\xda\0\x02" * 1000
+
+
+def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded() -> None:
+    check_scans(scanned(20))
+    for n_scans in (64, 60_000):
+        began = time.process_time()
+        with pytest.raises(BadImage, match="more than 64 scans"):
+            check_scans(scanned(n_scans))
+        assert time.process_time() - began < 2
+    with pytest.raises(BadImage, match="or 10000 segments"):
+        check_scans(b"\xff\xd8" + b"\xff\xe1\0\x02" * 20_000)
 
 
 def test_lines_are_refused() -> None:

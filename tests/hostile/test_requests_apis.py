@@ -1,12 +1,15 @@
 """What a stranger may not do through the routes of other APIs than OpenAI's first: multiply, hold the loop, confuse."""
 
+import asyncio
 import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from traceback import walk_tb
 from typing import Any
+from unittest.mock import MagicMock
 
 import httpx
 import pytest
@@ -16,6 +19,8 @@ from pooled_server import until
 from scripted_engine import ScriptedEngine, client_of, serving
 from tahr.models.parts.encoding import Encoding
 from tahr.server import app
+from tahr.server.http.connection import CONNECTION
+from tahr.server.http.request import BodyLimits, BodyMemory, ClientGone, HttpRequest
 from tahr.server.lifecycle import HttpServer
 from tahr.server.openai import openapi
 from tahr.server.responses import responses
@@ -272,6 +277,22 @@ def test_what_is_no_body_is_refused(client: httpx.Client, path: str, body: bytes
 
 
 # ---- many at once -------------------------------------------------------------------------------------------
+
+
+def test_a_body_that_is_cut_off_goes_with_its_error() -> None:
+    """An error may live as long as Python's collector of cycles lets it; the memory counts as free at once."""
+    messages = [{"type": "http.request", "body": bytes(1000), "more_body": True}] * 3 + [{"type": "http.disconnect"}]
+    left = iter(messages)
+
+    async def receive() -> Any:
+        return next(left)
+
+    scope = {"method": "POST", "path": "/", "headers": [], CONNECTION: MagicMock()}
+    request = HttpRequest(scope, receive, MagicMock(), BodyLimits(10_000, 10.0, BodyMemory(10_000), set()))
+    with pytest.raises(ClientGone) as gone:
+        asyncio.run(request.body())
+    frames = [frame for frame, _ in walk_tb(gone.tb) if frame.f_code.co_name in ("_read", "_joined")]
+    assert [frame.f_locals["parts"] for frame in frames] == [[], []]
 
 
 def test_bodies_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:

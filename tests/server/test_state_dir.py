@@ -148,6 +148,36 @@ def test_a_full_disk_loses_nothing_in_memory(
     assert len(kept.open().get("me", "f").conversation()) == 4
 
 
+def test_what_a_full_disk_refused_is_written_without_another_response(kept: Kept) -> None:
+    """When it is time to try again, and at the end of the server."""
+    assert kept.file
+    kept.store.add("me", response("a"))
+    database = kept.file._database
+    (n_pages,) = database.execute("PRAGMA page_count").fetchone()
+    for id in "bc":
+        database.execute(f"PRAGMA max_page_count = {n_pages}")
+        kept.store.add("me", response(id, n=100_000))
+        kept.store.flush()
+        assert id not in kept.rows(), "too early, and there is no place"
+        database.execute("PRAGMA max_page_count = 1000000")
+        kept.store.flush()
+        assert id not in kept.rows()
+        kept.store.flush(at_once=True)
+        (n_pages,) = database.execute("PRAGMA page_count").fetchone()
+    assert kept.rows() == ["a", "b", "c"]
+
+
+def test_a_database_with_another_name_is_refused(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.touch()
+    folder = tmp_path / "state"
+    folder.mkdir(0o700)
+    os.link(elsewhere, folder / FILE)
+    with pytest.raises(ConfigError, match="has another name, too"):
+        StateFile(folder)
+    assert elsewhere.stat().st_size == 0
+
+
 def test_a_program_that_holds_the_database_holds_up_no_server(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
     with closing(sqlite3.connect(kept.folder / FILE, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

@@ -77,6 +77,9 @@ class ResponseKeeper(Protocol):
     def commit(self, everything: Callable[[], Iterable[KeptResponse]]) -> None:
         """End a change of the store, whose responses `everything` gives, parents first."""
 
+    def retry(self, everything: Callable[[], Iterable[KeptResponse]], at_once: bool = False) -> None:
+        """Write what could not be written before."""
+
 
 class NoKeeper:
     """Nothing outlives the process."""
@@ -85,6 +88,7 @@ class NoKeeper:
     def hide(self, id: str) -> None: ...
     def forget(self, id: str) -> None: ...
     def commit(self, everything: Callable[[], Iterable[KeptResponse]]) -> None: ...
+    def retry(self, everything: Callable[[], Iterable[KeptResponse]], at_once: bool = False) -> None: ...
 
 
 @dataclass(slots=True)
@@ -187,6 +191,11 @@ class ResponseStore:
                 raise not_found(id)
             self._drop(owner, id)
             self._keeper.commit(self._everything)
+
+    def flush(self, at_once: bool = False) -> None:
+        """Write what could not be written before, maybe before it is time to try again."""
+        with self._lock:
+            self._keeper.retry(self._everything, at_once)
 
     def _kept(self, owner: Owner, response: StoredResponse, is_listed: bool) -> KeptResponse:
         return KeptResponse(owner, response, is_listed, self._clock() - response.stored_at)

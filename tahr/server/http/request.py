@@ -107,6 +107,12 @@ class HttpRequest:
 
     async def _read(self) -> bytes:
         parts: list[bytes] = []
+        try:
+            return await self._joined(parts)
+        finally:
+            parts.clear()  # the traceback of an error keeps this frame for longer than the memory is reserved
+
+    async def _joined(self, parts: list[bytes]) -> bytes:
         n_bytes = 0
         while True:
             message = await self._receive()

@@ -60,6 +60,7 @@ class ServerState:
         self.models.clear()
         self.observers.close()
         self.text_pool.close()
+        self.responses.flush(at_once=True)
         if self._file:
             self._file.close()
 

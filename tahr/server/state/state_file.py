@@ -2,6 +2,7 @@
 
 import fcntl
 import logging
+import math
 import os
 import sqlite3
 import stat
@@ -146,6 +147,14 @@ class StateFile:
             self._failed_at = None
         self._changes = []
 
+    def retry(self, everything: Callable[[], Iterable[KeptResponse]], at_once: bool = False) -> None:
+        """Write everything if the last commit failed, and if that was long enough ago."""
+        if self._failed_at is None:
+            return
+        if at_once:
+            self._failed_at = -math.inf
+        self.commit(everything)
+
     def _write(self, changes: list[Change]) -> None:
         with self._database:
             self._database.execute("BEGIN")
@@ -217,10 +226,11 @@ def lock_of(folder: Path) -> Any:
 def opened(path: Path) -> sqlite3.Connection:
     """The database, checked, or a new one."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    is_regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+    found = os.fstat(descriptor)
     os.close(descriptor)
-    if not is_regular:
-        raise ConfigError(f"{path} is not a regular file: name another --state-dir.")
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        what = "has another name, too" if stat.S_ISREG(found.st_mode) else "is not a regular file"
+        raise ConfigError(f"{path} {what}: name another --state-dir.")
     database = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
     try:
         prepare(database, path)
