@@ -19,7 +19,7 @@ from tahr.text.tool_calls.tools import Tool
 Schema = dict[str, Any]
 
 N_CHARS = 200_000
-MAX_PARSE_S = 3.0  # one is enough; where the time is not linear, it is ten
+MAX_PARSE_S = 8.0  # one to four are enough; where the time is not linear, it is ten and more
 MAX_SENTENCE = 800
 TOOLS = {"f": Tool("f", "", {"type": "object", "properties": {"a": {"type": "string"}, "b": {}}})}
 THINK = next(each for each in KNOWN if each.open == "<think>")
