@@ -126,7 +126,7 @@ def test_an_idle_pool_takes_no_time() -> None:
     time.sleep(0.05)
     before = time.process_time()
     time.sleep(0.5)
-    assert time.process_time() - before < 0.02
+    assert time.process_time() - before < 0.1
 
 
 def test_callers_take_turns_on_one_pool() -> None:

@@ -388,7 +388,7 @@ def test_idle_costs_nothing(stories: Path) -> None:
         await llm.generate(PROMPTS[0], GREEDY)
         before = time.process_time()
         await asyncio.sleep(1)
-        assert time.process_time() - before < 0.01
+        assert time.process_time() - before < 0.05
 
     run(stories, test)
 

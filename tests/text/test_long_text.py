@@ -243,7 +243,7 @@ def test_what_cannot_fit_is_told_at_once() -> None:
     assert most is not None and most <= 256
     text = "x" * 50_000_000
     start = time.perf_counter()
-    assert tokenizer.cannot_fit(text, 32_768) and time.perf_counter() - start < 0.05
+    assert tokenizer.cannot_fit(text, 32_768) and time.perf_counter() - start < 0.5
     assert not tokenizer.cannot_fit(text[: 32_768 * most], 32_768)
     assert tokenizer.cannot_fit("€" * (32_768 * most // 2), 32_768)
     assert tokenizer_of("bert-bge").max_token_bytes is None and not tokenizer_of("bert-bge").cannot_fit(text, 1)

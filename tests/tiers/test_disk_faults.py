@@ -92,14 +92,14 @@ def test_a_disk_that_hangs_is_not_waited_for(stories: Path, tmp_path: Path, monk
     eng = tiered(stories, tmp_path / "kv")
 
     def hangs(*args: Any) -> int:
-        time.sleep(2)
+        time.sleep(5)
         return PREADV(*args)
 
     monkeypatch.setattr(os, "preadv", hangs)
     began = time.perf_counter()
     seq = submit(eng, PROMPT, greedy(12, logprobs=5))
     assert run(eng, seq) == [wanted[0]]
-    assert time.perf_counter() - began < 1.9
+    assert time.perf_counter() - began < 4
     assert disk_of(eng).stats.n_late == 1 and eng.scheduler.tiers and not eng.scheduler.tiers.places.disk_pays
 
 

@@ -140,7 +140,7 @@ def test_watching_takes_next_to_no_time(small: Path) -> None:
     start = time.perf_counter()
     for _ in range(1000):
         watch.check()
-    assert time.perf_counter() - start < 0.1, "more than 100 microseconds a step"
+    assert time.perf_counter() - start < 0.4, "more than 400 microseconds a step"
 
 
 def test_files_are_closed_with_their_model(small: Path) -> None:

@@ -163,8 +163,9 @@ class StateFile:
                 self._n_written_bytes += sum(len(each) for each in values if isinstance(each, bytes))
         if self._n_written_bytes > CHECKPOINT_BYTES:
             self._n_written_bytes = 0
+            n_log_bytes = self._path.with_name(f"{FILE}-wal").stat().st_size  # before a checkpoint makes a new log
             self._due.set()
-            if self._path.with_name(f"{FILE}-wal").stat().st_size > LOG_BYTES:
+            if n_log_bytes > LOG_BYTES:
                 with self._checkpointing:
                     self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
