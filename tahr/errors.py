@@ -106,6 +106,10 @@ class GrammarBusy(GenerateError):
     """Too many grammars are being compiled at this moment."""
 
 
+class ImagesBusy(GenerateError):
+    """The images of requests take too much memory at this moment."""
+
+
 class ModelNotLoaded(GenerateError):
     """The method needs a model, and none is loaded yet."""
 

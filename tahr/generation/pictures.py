@@ -8,6 +8,7 @@ import numpy as np
 
 from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows, RowSource
 from tahr.errors import ConfigError, ContextExceeded, TemplateError
+from tahr.generation.kept_images import KeptImages
 
 Message = Mapping[str, Any]
 N_AXES = 3
@@ -68,7 +69,9 @@ class Pictures:
     reader: PictureReader | None
     n_most: int | None = None  # images of a request
     context_size: int | None = None  # limit on the rows of all; None: the request is shortened until it fits
+    memory: KeptImages | None = None  # None: no limit
     n_rows: int = 0
+    n_bytes: int = 0
     # Keys are what was sent, by identity, and its limit.
     read: dict[tuple[int, int | None], Picture] = field(default_factory=dict)
 
@@ -78,10 +81,17 @@ class Pictures:
         key = id(sent.data), sent.n_most
         if key not in self.read:
             self.read[key] = self.reader.read(sent)
-            self.n_rows += sum(piece.n_rows for piece in self.read[key] if isinstance(piece, PromptImage))
+            for piece in self.read[key]:
+                if isinstance(piece, PromptImage):
+                    self._count(piece)
             if self.context_size is not None and self.n_rows > self.context_size:
                 raise ContextExceeded(self.n_rows, self.context_size)
         return self.read[key]
+
+    def _count(self, image: PromptImage) -> None:
+        self.n_rows += image.n_rows
+        if self.memory:
+            self.n_bytes += self.memory.keep(image.source, self.n_bytes)
 
     def check(self, sent: Sequence[MessageImage]) -> None:
         """Refuse images that the model or the server does not take, before a template meets them."""

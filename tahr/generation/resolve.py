@@ -9,6 +9,7 @@ from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows
 from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.writer import Writer
 from tahr.errors import ConfigError, ContextExceeded
+from tahr.generation.kept_images import KeptImages
 from tahr.generation.pictures import PictureReader, Pictures, until, without_images
 from tahr.generation.request import ChatPrompt, GenerationRequest, Message
 from tahr.generation.thinking import (
@@ -73,6 +74,7 @@ class Limits:
 
     max_tokens: int | None = None  # limit on a reply
     max_images: int | None = None  # limit on the images of a prompt
+    kept_images: KeptImages | None = None  # the memory that images of all requests share
 
 
 NO_LIMITS = Limits()
@@ -201,7 +203,8 @@ def chat_prompt(
     tools = request.tools.described()
     variables = variables_of(request, prompt, template)
 
-    pictures = Pictures(model.pictures, limits.max_images, None if prompt.shorten else model.context_size)
+    n_most = None if prompt.shorten else model.context_size
+    pictures = Pictures(model.pictures, limits.max_images, n_most, limits.kept_images)
 
     def encoded_as(messages: Sequence[Message]) -> tuple[list[int], PromptRows]:
         messages, images = without_images(messages)

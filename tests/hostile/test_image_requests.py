@@ -19,6 +19,7 @@ from image_cases import png, png_header
 from scripted_engine import ScriptedEngine, serving
 from tahr import AsyncLLM
 from tahr.server.models.llm_engine import LlmEngine
+from tahr.server.state.settings import Settings
 
 Body = dict[str, Any]
 SMALL = png("RGB", 30, 50)
@@ -199,6 +200,40 @@ def test_images_for_a_template_of_texts() -> None:
 def test_a_body_beyond_all_limits(client: httpx.Client, path: str) -> None:
     sent = as_sent(path, bytes(3 << 24))
     assert "bytes" in refusal(post(client, path, [sent]), 413)
+
+
+# ---- in sum -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def little(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A server that keeps the images of one request at a time."""
+    llm = AsyncLLM(write_chat_vision(tmp_path_factory.mktemp("little")), n_threads=2, context_size=512, page_size=8)
+    engine = LlmEngine(llm)
+    engine.name = "vision"
+    settings = Settings(port=0, log_interval_s=0, kept_image_bytes=1)
+    with serving(engine, settings=settings) as server, httpx.Client(base_url=server.address, timeout=60) as client:
+        yield client
+    asyncio.run(llm.close())
+
+
+@pytest.mark.parametrize("path", APIS)
+def test_images_of_others_are_kept_for_as_long_as_their_replies_take(little: httpx.Client, path: str) -> None:
+    """Who is alone has as many as may be; who is not hears when to come again."""
+    several = [as_sent(path, SMALL), as_sent(path, TINY)]
+    assert post(little, path, several).status_code == 200
+    endless = by_openai([as_sent(OPENAI, SMALL)]) | {"max_tokens": 400, "ignore_eos": True, "stream": True}
+    with little.stream("POST", OPENAI, json={"model": "vision", **endless}) as got:
+        next(got.iter_lines())
+        refused = post(little, path, several)
+        assert "images of other requests" in refusal(refused, 503)
+        assert refused.headers["retry-after"] == "1"
+        words = little.post("/v1/completions", json={"model": "vision", "prompt": "a", "max_tokens": 1})
+        assert words.status_code == 200, "texts need none of it"
+    until = time.monotonic() + 20
+    while post(little, path, several).status_code == 503:
+        assert time.monotonic() < until, "the images of a reply that its client left are kept for ever"
+        time.sleep(0.05)
 
 
 # ---- beside others ------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The rows of a prompt that are no embeddings: where they belong, and what they are computed from."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tahr.backends.api import Floats, Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class RowSource:
     """The input that rows are computed from, kept on the host as long as a sequence may need them again.
 
@@ -68,6 +68,10 @@ class PromptRows:
         spans = tuple(span._replace(digest=salted(span.digest, salt)) for span in self.spans)
         sources = {salted(digest, salt): source for digest, source in self.sources.items()}
         return PromptRows(spans, sources, self.rope_positions, self.seen_by_all)
+
+    def without_sources(self) -> "PromptRows":
+        """A copy whose rows can no longer be computed."""
+        return replace(self, sources={}) if self.sources else self
 
     def within(self, begin: int, end: int) -> Iterator[RowSpan]:
         """The spans that touch these places."""

@@ -112,6 +112,8 @@ class Sequence:
         self.enter(STATE_AFTER[reason])
         self.result.finish_reason = reason
         self.result.error = error
+        # An idle engine still knows the sequences of its last step, but not their images.
+        self.rows = self.rows.without_sources()
 
     def set_drafts(self, drafts: ListOf[int]) -> None:
         """Schedule guesses of its next tokens together with its last one; () takes them back."""

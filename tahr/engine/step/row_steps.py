@@ -41,9 +41,7 @@ class RowSteps:
     def run(self) -> Computed:
         """Run one step; what it computed for the host. Nothing is run that nobody waits for any more."""
         if not any(map(self._is_wanted, self._at_work)):
-            self._at_work = self._next()
-            if self._tower and self._at_work:
-                self._tower.begin([each.source for each in self._at_work])
+            self._begin(self._next())
         if not self._at_work:
             return []
         made: list[Floats] | None = []
@@ -53,10 +51,16 @@ class RowSteps:
             self._put(self._at_work)
         return [] if made is None else self._hand_on(made)
 
+    def _begin(self, wanted: list[WantedRows]) -> None:
+        """Work at these from now on, and let the others go."""
+        self._at_work = wanted
+        if self._tower:
+            self._tower.begin([each.source for each in wanted])
+
     def _hand_on(self, made: list[Floats]) -> Computed:
         """Declare ready the inputs that were at work; `made` are their rows, if any are for the host."""
         done = self._at_work
-        self._at_work = []
+        self._begin([])
         for each in done:
             if each.digest:
                 self.rows.slots.ready(each.digest)
@@ -65,7 +69,7 @@ class RowSteps:
     def give_up(self) -> list[Sequence]:
         """Stop computing what failed; returns the sequences that wait for it."""
         lost = self._at_work
-        self._at_work = []
+        self._begin([])
         for_host = [each.sequence for each in lost if each.sequence and not each.sequence.done]
         return self.rows.waiting_for([each.digest for each in lost if each.digest]) + for_host
 
@@ -125,10 +129,12 @@ class TowerBatch:
         self._n_outputs: list[int] = []  # rows that each input gives
 
     def begin(self, sources: list[RowSource]) -> None:
-        """Take other inputs: put their rows where the first part reads them, and fill in what all parts read."""
+        """Take other inputs, or none: their rows go where the first part reads them, with all that parts read."""
         self._part = 0
         self._sources = sources
         self._n_outputs = []
+        if not sources:
+            return
         step = self._inputs
         at = n_rows = 0
         for source in sources:

@@ -86,4 +86,4 @@ def counted(state: ServerState, data: bytes) -> int:
     messages, begun = without_begun(messages)
     prompt = prompt_of(model, messages, begun=begun)
     request = GenerationRequest(prompt, tools=options.tools, thinking=options.thinking)
-    return n_prompt_tokens(request, RequestFacts.of(model.engine, model.defaults), limits_of(state.settings))
+    return n_prompt_tokens(request, RequestFacts.of(model.engine, model.defaults), limits_of(state))

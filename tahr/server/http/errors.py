@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from tahr.config import sampling_names
-from tahr.errors import ConfigError, GrammarBusy, KvCacheFull, TahrError, TemplateError, TokenizerError
+from tahr.errors import ConfigError, GrammarBusy, ImagesBusy, KvCacheFull, TahrError, TemplateError, TokenizerError
 
 log = logging.getLogger("tahr.server")
 
@@ -116,7 +116,7 @@ def http_error(error: BaseException, sent_names: Mapping[str, str] | None = None
         return error
     if isinstance(error, REQUEST_ERRORS):
         return sampling_error(str(error), sent_names or {})
-    if isinstance(error, GrammarBusy):
+    if isinstance(error, GrammarBusy | ImagesBusy):
         return HttpError(503, str(error), headers={"retry-after": "1"})
     cause = error.__cause__ or error
     if isinstance(error, TahrError) and isinstance(cause, TahrError):

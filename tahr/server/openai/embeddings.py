@@ -21,7 +21,7 @@ from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
 from tahr.server.models.chosen import chosen_model
 from tahr.server.models.engine_port import ServedEngine
-from tahr.server.models.registry import ModelRegistry, ServedModel
+from tahr.server.models.registry import ServedModel
 from tahr.server.openai.bodies import EmbeddingBody
 from tahr.server.openai.embedding_items import SentImage, check_images, read_image, sent_items
 from tahr.server.openai.replies import Embedding, EmbeddingReply, EmbeddingUsage
@@ -49,19 +49,17 @@ class EmbeddingRequest:
 async def embed(request: HttpRequest, state: ServerState) -> None:
     """Texts and images as vectors of length 1."""
     sent = await request.body()
-    requested = await state.text_pool.run_for(
-        request, partial(prepare, state.models, sent, state.settings.max_images), len(sent)
-    )
+    requested = await state.text_pool.run_for(request, partial(prepare, state, sent), len(sent))
     with state.admission.admitted(request, requested.model), request.cancellable():
         vectors = await requested.model.engine.embed(requested.items, requested.options, requested.lora)
         data = await state.text_pool.run(partial(written, vectors, requested))
     await request.respond(data)
 
 
-def prepare(models: ModelRegistry, data: bytes, max_images: int) -> EmbeddingRequest:
+def prepare(state: ServerState, data: bytes) -> EmbeddingRequest:
     """Check a request, turn its texts into tokens, and read its images."""
     body = decode(BODY, data)
-    model, lora = chosen_model(models, body.model, lora_of(body.lora))
+    model, lora = chosen_model(state.models, body.model, lora_of(body.lora))
     for name, allowed in (("encoding_format", FORMS), ("pooling", POOLINGS)):
         value = getattr(body, name)
         if value is not None and value not in allowed:
@@ -69,21 +67,34 @@ def prepare(models: ModelRegistry, data: bytes, max_images: int) -> EmbeddingReq
     with field_errors("dimensions"):
         check_dimensions(body.dimensions, model.engine.inputs.vector_width)
     options = EmbeddingOptions(body.pooling, body.normalize is not False, body.dimensions)
-    return EmbeddingRequest(body, model, read_items(model.engine, body, options, lora, max_images), options, lora)
+    items = read_items(model.engine, body, options, lora, state)
+    return EmbeddingRequest(body, model, items, options, lora)
 
 
 def read_items(
-    engine: ServedEngine, body: EmbeddingBody, options: EmbeddingOptions, lora: tuple[LoraChoice, ...], max_images: int
+    engine: ServedEngine,
+    body: EmbeddingBody,
+    options: EmbeddingOptions,
+    lora: tuple[LoraChoice, ...],
+    state: ServerState,
 ) -> list[Item]:
     """The tokens of all texts and the rows of all images, in their order."""
     sent = sent_items(body)
     images = [item for item in sent if isinstance(item, SentImage)]
     if images:
-        check_images(engine, images, max_images)
+        check_images(engine, images, state.settings.max_images)
         with field_errors("pooling" if options.pooling else "lora"):
             check_for_images(options, lora)
     tokens = iter(encode_texts(engine, [item for item in sent if not isinstance(item, SentImage)], body))
-    return [read_image(engine, item) if isinstance(item, SentImage) else next(tokens) for item in sent]
+    n_bytes = 0
+    items: list[Item] = []
+    for item in sent:
+        if isinstance(item, SentImage):
+            items.append(image := read_image(engine, item))
+            n_bytes += state.kept_images.keep(image.source, n_bytes)
+        else:
+            items.append(next(tokens))
+    return items
 
 
 def encode_texts(engine: ServedEngine, texts: Sequence[str | list[int]], body: EmbeddingBody) -> list[list[int]]:

@@ -19,7 +19,6 @@ from tahr.server.replies.chat import field_error
 from tahr.server.replies.formatter import FormatterMaker, ReplyOptions
 from tahr.server.replies.generation import PreparedReply, generate
 from tahr.server.replies.params import NO_NAMES
-from tahr.server.state.settings import Settings
 from tahr.server.state.state import ServerState
 
 MAX_LOGPROB_ENTRIES = 2**18  # limit on prompts of one response: tokens times alternatives times repetitions
@@ -61,7 +60,7 @@ async def reply_to(
     """
     data = await request.body()
     caller = caller_of(request, state)
-    limits = limits_of(state.settings)
+    limits = limits_of(state)
 
     def work() -> PreparedReply:
         try:
@@ -72,9 +71,9 @@ async def reply_to(
     await generate(request, state, await state.text_pool.run_for(request, work, len(data) + n_more_bytes))
 
 
-def limits_of(settings: Settings) -> Limits:
+def limits_of(state: ServerState) -> Limits:
     """The limits on a request of this server."""
-    return Limits(settings.max_tokens_cap, settings.max_images)
+    return Limits(state.settings.max_tokens_cap, state.settings.max_images, state.kept_images)
 
 
 def caller_of(request: HttpRequest, state: ServerState) -> Caller:

@@ -190,7 +190,7 @@ def counted(state: ServerState, owner: str, body: InputTokensBody) -> int:
     grammar_of(body)  # refused as it would be in a response
     options = options_of(body, functions)
     request = GenerationRequest(prompt_of(model, messages), tools=options.tools, thinking=options.thinking)
-    return n_prompt_tokens(request, RequestFacts.of(model.engine, model.defaults), limits_of(state.settings))
+    return n_prompt_tokens(request, RequestFacts.of(model.engine, model.defaults), limits_of(state))
 
 
 def stored_bytes(store: ResponseStore) -> int:

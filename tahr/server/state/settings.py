@@ -29,6 +29,7 @@ class Settings:
     max_audio_body_bytes: int = 25 * 2**20  # a form with a recording; no less than max_body_bytes
     max_audio_s: int = 4 * 3600  # seconds of a recording
     max_images: int = 32  # images of one request
+    kept_image_bytes: int = 4 * 2**30  # images of all requests, as towers read them, until their replies are done
     max_requests: int = 4096  # requests in flight, running or waiting
     # limit on the memory of all loaded models; None: all are loaded at the start
     models_budget_bytes: int | None = None
@@ -65,6 +66,7 @@ class Settings:
         "max_audio_body_bytes": whole(1024, MAX_BYTES),
         "max_audio_s": whole(1, 1_000_000),
         "max_images": whole(1, 2048),
+        "kept_image_bytes": whole(1, MAX_BYTES),
         "max_requests": whole(1),
         "models_budget_bytes": whole(1, MAX_BYTES),
         "model_keep_alive_s": Range(0, 1e9),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tahr.config import sampling_values
+from tahr.generation.kept_images import KeptImages
 from tahr.server.conversations.sessions import Sessions
 from tahr.server.conversations.store import ResponseStore, StoreLimits
 from tahr.server.http.guard import HostGuard
@@ -50,6 +51,7 @@ class ServerState:
         if self._file:
             self.responses.restore(self._file.load(settings.response_max_bytes))
         self.text_pool = TextPool(always_threads=settings.has_sessions)  # a session is longer than what is sent
+        self.kept_images = KeptImages(settings.kept_image_bytes)
         self.metrics = ServerMetrics()
         tracer = open_tracer(settings.otlp_endpoint, settings.host)
         dumps = open_dumps(settings.request_dump_dir, settings.request_dump_texts, plain_settings(settings))

@@ -163,7 +163,8 @@ class StateFile:
                 self._n_written_bytes += sum(len(each) for each in values if isinstance(each, bytes))
         if self._n_written_bytes > CHECKPOINT_BYTES:
             self._n_written_bytes = 0
-            n_log_bytes = self._path.with_name(f"{FILE}-wal").stat().st_size  # before a checkpoint makes a new log
+            # Where the log was deleted, a checkpoint would make a new one, and nobody would hear of it.
+            n_log_bytes = self._path.with_name(f"{FILE}-wal").stat().st_size
             self._due.set()
             if n_log_bytes > LOG_BYTES:
                 with self._checkpointing:
