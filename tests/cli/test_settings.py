@@ -313,9 +313,20 @@ def test_names_from_other_servers(flags: list[str], path: str, value: Any, capsy
     assert shown(capsys, *flags)[path] == (value, "cli")
 
 
-@pytest.mark.parametrize("option", ["--kv-max-blocks", "--kv-capacity", "--num-gpu-blocks-override"])
-def test_options_of_other_servers_that_mean_nothing_here(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"no option {option}, but --ctx and --gpu-budget" in refused(capsys, option, "3")
+@pytest.mark.parametrize(
+    ("option", "instead"),
+    [
+        ("--kv-max-blocks", "--ctx and --gpu-budget"),
+        ("--kv-capacity", "--ctx and --gpu-budget"),
+        ("--num-gpu-blocks-override", "--ctx and --gpu-budget"),
+        ("--tensor-parallel-size", "--backend, for each model one device"),
+        ("--pipeline-parallel-size", "--backend, for each model one device"),
+    ],
+)
+def test_options_of_other_servers_that_mean_nothing_here(
+    option: str, instead: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"no option {option}, but {instead}." in refused(capsys, option, "3")
 
 
 SERVED = {

@@ -272,7 +272,7 @@ seed_oss step3 step3p5 xlam cohere_command3 cohere_command4
 
 def test_names_of_vllm_are_known_and_the_others_refused_by_name() -> None:
     assert all(call_format_named(name) for name in KNOWN_TO_VLLM.split())
-    for name in ("deepseek_v41", "inkling", "kimi_k3", "minimax_m3"):
+    for name in ("deepseek_v41", "inkling", "kimi_k3", "minimax_m3", "functionary_v3_2", "command_r_plus"):
         with pytest.raises(ConfigError, match=f"no tool call parser '{name}': there are apertus, cohere, deepseek_v3"):
             call_format_named(name)
 

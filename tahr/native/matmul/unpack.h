@@ -1,6 +1,8 @@
 // 32 columns of a panel of a block format, ready to multiply: codes a byte each, scales as f32.
 #pragma once
 
+#include <type_traits>
+
 #include "matmul.h"
 #include "quants.h"
 #include "simd.h"
@@ -65,21 +67,35 @@ constexpr auto book_of() {
   else return CODEBOOKS.iq1;
 }
 
-// The numbers of the I-th codewords of all rows.
+// The numbers of the I-th codewords of all rows, in memory, from where single ones are loaded.
 template <Format F, int I>
-TAHR_INLINE Ints codeword(const uint8_t* p) {
-  constexpr int bits = row_of(F).spelling.high_bits, at = I * bits;
-  const Ints low = load_u8(p + I * LANES);
-  if constexpr (bits == 0) return low;
-  else return add(low, shift_left<8>(field<at % 8, (1 << bits) - 1>(load_u8(p + (n_codewords(F) + at / 8) * LANES))));
-}
+struct Codewords {
+  static constexpr int BITS = row_of(F).spelling.high_bits, AT = I * BITS;
+  alignas(BITS ? 4 * LANES : alignof(void*)) std::conditional_t<BITS == 0, const uint8_t*, int32_t[LANES]> row;
+
+  __attribute__((always_inline)) explicit Codewords(const uint8_t* p) {
+    if constexpr (BITS == 0) {
+      row = p + I * LANES;
+    } else {
+      const Ints high = field<AT % 8, (1 << BITS) - 1>(load_u8(p + (n_codewords(F) + AT / 8) * LANES));
+      store(row, add(load_u8(p + I * LANES), shift_left<8>(high)));
+      asm("" : "+m"(row));  // or GCC takes them out of the vector one by one, which is slower
+    }
+  }
+};
 
 // Octet I of the columns: vectors 2 I and 2 I + 1.
 template <Format F, int I>
 TAHR_INLINE void spell_octet(const uint8_t* p, Codes (&w)[8]) {
   constexpr Spelling spelling = row_of(F).spelling;
-  if constexpr (spelling.width == 8) gather_octets(book_of<F>(), codeword<F, I>(p), w[2 * I], w[2 * I + 1]);
-  else gather_fours(book_of<F>(), codeword<F, 2 * I>(p), codeword<F, 2 * I + 1>(p), w[2 * I], w[2 * I + 1]);
+  if constexpr (spelling.width == 8) {
+    const Codewords<F, I> at(p);
+    gather_octets(book_of<F>(), at.row, w[2 * I], w[2 * I + 1]);
+  } else {
+    const Codewords<F, 2 * I> at(p);
+    const Codewords<F, 2 * I + 1> then(p);
+    gather_fours(book_of<F>(), at.row, then.row, w[2 * I], w[2 * I + 1]);
+  }
   const uint8_t* signs = p + (n_codewords(F) + n_high_bytes(F)) * LANES;
 #pragma GCC unroll 2
   for (int v = 2 * I; v < 2 * I + 2; v++) {

@@ -3,6 +3,8 @@
 
 #include <immintrin.h>
 
+#include "simd_words.h"
+
 namespace tahr::TAHR_ISA {
 
 constexpr int LANES = 8;
@@ -124,17 +126,17 @@ TAHR_INLINE Codes lookup(const uint8_t* table, Codes nibbles) {
 template <int Right, int Mask>
 TAHR_INLINE Ints field(Ints a) { return {_mm256_and_si256(_mm256_srli_epi32(a.v, Right), _mm256_set1_epi32(Mask))}; }
 
-TAHR_INLINE void gather_octets(const uint64_t* table, Ints at, Codes& first, Codes& last) {
-  const auto* words = reinterpret_cast<const long long*>(table);
-  const __m256 lower = _mm256_castsi256_ps(_mm256_i32gather_epi64(words, _mm256_castsi256_si128(at.v), 8));
-  const __m256 upper = _mm256_castsi256_ps(_mm256_i32gather_epi64(words, _mm256_extracti128_si256(at.v, 1), 8));
-  const auto in_order = [](__m256 v) { return _mm256_permute4x64_epi64(_mm256_castps_si256(v), 0xd8); };
-  first.v = in_order(_mm256_shuffle_ps(lower, upper, 0x88));
-  last.v = in_order(_mm256_shuffle_ps(lower, upper, 0xdd));
+TAHR_INLINE void store(int32_t* p, Ints a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v); }
+template <class Numbers>
+TAHR_INLINE void gather_octets(const uint64_t* table, const Numbers& at, Codes& first, Codes& last) {
+  const __m256 some = pairs_of_words<0>(table, at), others = pairs_of_words<2>(table, at);
+  first.v = _mm256_castps_si256(_mm256_shuffle_ps(some, others, 0x88));
+  last.v = _mm256_castps_si256(_mm256_shuffle_ps(some, others, 0xdd));
 }
-TAHR_INLINE void gather_fours(const uint32_t* table, Ints at, Ints then, Codes& first, Codes& last) {
-  first.v = _mm256_i32gather_epi32(reinterpret_cast<const int*>(table), at.v, 4);
-  last.v = _mm256_i32gather_epi32(reinterpret_cast<const int*>(table), then.v, 4);
+template <class Numbers>
+TAHR_INLINE void gather_fours(const uint32_t* table, const Numbers& at, const Numbers& then, Codes& first, Codes& last) {
+  first.v = eight_words<0>(table, at);
+  last.v = eight_words<0>(table, then);
 }
 TAHR_INLINE Codes negate(Codes a, const uint8_t* bits) {
   int32_t word;

@@ -8,6 +8,8 @@
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 
+#include "simd_words.h"
+
 namespace tahr::TAHR_ISA {
 
 constexpr int LANES = 16;
@@ -113,18 +115,24 @@ TAHR_INLINE Codes lookup(const uint8_t* table, Codes nibbles) {
 template <int Right, int Mask>
 TAHR_INLINE Ints field(Ints a) { return {_mm512_and_si512(_mm512_srli_epi32(a.v, Right), _mm512_set1_epi32(Mask))}; }
 
-// Words of eight bytes are gathered whole, which takes half the loads, and then taken apart.
-TAHR_INLINE void gather_octets(const uint64_t* table, Ints at, Codes& first, Codes& last) {
-  const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-  const __m512i lower = _mm512_i32gather_epi64(_mm512_castsi512_si256(at.v), table, 8);
-  const __m512i upper = _mm512_i32gather_epi64(_mm512_extracti64x4_epi64(at.v, 1), table, 8);
-  first.v = _mm512_permutex2var_epi32(lower, even, upper);
-  last.v = _mm512_permutex2var_epi32(lower, odd, upper);
+// In halves: single numbers of the upper one come back from a whole store only when it has reached the cache.
+TAHR_INLINE void store(int32_t* p, Ints a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_castsi512_si256(a.v));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), _mm512_extracti64x4_epi64(a.v, 1));
 }
-TAHR_INLINE void gather_fours(const uint32_t* table, Ints at, Ints then, Codes& first, Codes& last) {
-  first.v = _mm512_i32gather_epi32(at.v, table, 4);
-  last.v = _mm512_i32gather_epi32(then.v, table, 4);
+template <class Numbers>
+TAHR_INLINE void gather_octets(const uint64_t* table, const Numbers& at, Codes& first, Codes& last) {
+  const auto join = [](__m256 low, __m256 high) { return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1); };
+  const __m512 some = join(pairs_of_words<0>(table, at), pairs_of_words<8>(table, at));
+  const __m512 others = join(pairs_of_words<2>(table, at), pairs_of_words<10>(table, at));
+  first.v = _mm512_castps_si512(_mm512_shuffle_ps(some, others, 0x88));
+  last.v = _mm512_castps_si512(_mm512_shuffle_ps(some, others, 0xdd));
+}
+template <class Numbers>
+TAHR_INLINE void gather_fours(const uint32_t* table, const Numbers& at, const Numbers& then, Codes& first, Codes& last) {
+  const auto join = [](__m256i low, __m256i high) { return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1); };
+  first.v = join(eight_words<0>(table, at), eight_words<8>(table, at));
+  last.v = join(eight_words<0>(table, then), eight_words<8>(table, then));
 }
 TAHR_INLINE Codes negate(Codes a, const uint8_t* bits) {
   uint64_t mask;

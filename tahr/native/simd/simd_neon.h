@@ -144,21 +144,18 @@ TAHR_INLINE void store(int32_t* p, Ints a) {
   vst1q_s32(p + 4, a.hi);
 }
 
-TAHR_INLINE void gather_octets(const uint64_t* table, Ints at, Codes& first, Codes& last) {
-  int32_t place[LANES];
+template <class Numbers>
+TAHR_INLINE void gather_octets(const uint64_t* table, const Numbers& at, Codes& first, Codes& last) {
   uint64_t octets[LANES];
-  store(place, at);
 #pragma GCC unroll 8
-  for (int i = 0; i < LANES; i++) octets[i] = table[place[i]];
+  for (int i = 0; i < LANES; i++) octets[i] = table[at[i]];
   lay_out(octets, first, last);
 }
-TAHR_INLINE void gather_fours(const uint32_t* table, Ints at, Ints then, Codes& first, Codes& last) {
-  int32_t place[LANES], next[LANES];
+template <class Numbers>
+TAHR_INLINE void gather_fours(const uint32_t* table, const Numbers& at, const Numbers& then, Codes& first, Codes& last) {
   uint64_t octets[LANES];
-  store(place, at);
-  store(next, then);
 #pragma GCC unroll 8
-  for (int i = 0; i < LANES; i++) octets[i] = table[place[i]] | uint64_t(table[next[i]]) << 32;
+  for (int i = 0; i < LANES; i++) octets[i] = table[at[i]] | uint64_t(table[then[i]]) << 32;
   lay_out(octets, first, last);
 }
 TAHR_INLINE Codes negate(Codes a, const uint8_t* bits) {

@@ -39,6 +39,7 @@ TAHR_INLINE Floats load(const float* p) { return each<Floats>([=](int i) { retur
 TAHR_INLINE Floats load_f16(const uint16_t* p) { return each<Floats>([=](int i) { return float_of_f16(p[i]); }); }
 TAHR_INLINE Floats load_bf16(const uint16_t* p) { return each<Floats>([=](int i) { return float_of_bf16(p[i]); }); }
 TAHR_INLINE void store(float* p, Floats a) { memcpy(p, a.v, sizeof a.v); }
+TAHR_INLINE void store(int32_t* p, Ints a) { memcpy(p, a.v, sizeof a.v); }
 TAHR_INLINE void store_f16(uint16_t* p, Floats a) { for (int i = 0; i < LANES; i++) p[i] = f16_of_float(a.v[i]); }
 TAHR_INLINE void store_bf16(uint16_t* p, Floats a) { for (int i = 0; i < LANES; i++) p[i] = bf16_of_float(a.v[i]); }
 
@@ -117,17 +118,19 @@ template <int Right, int Mask>
 TAHR_INLINE Ints field(Ints a) { return each<Ints>([&](int i) { return a.v[i] >> Right & Mask; }); }
 
 // The first and the last four bytes of the words that each row's number names in the table.
-TAHR_INLINE void gather_octets(const uint64_t* table, Ints at, Codes& first, Codes& last) {
+template <class Numbers>
+TAHR_INLINE void gather_octets(const uint64_t* table, const Numbers& at, Codes& first, Codes& last) {
   for (int i = 0; i < LANES; i++) {
-    const uint64_t word = table[at.v[i]];
+    const uint64_t word = table[at[i]];
     memcpy(first.v + 4 * i, &word, 4);
     memcpy(last.v + 4 * i, reinterpret_cast<const uint8_t*>(&word) + 4, 4);
   }
 }
-TAHR_INLINE void gather_fours(const uint32_t* table, Ints at, Ints then, Codes& first, Codes& last) {
+template <class Numbers>
+TAHR_INLINE void gather_fours(const uint32_t* table, const Numbers& at, const Numbers& then, Codes& first, Codes& last) {
   for (int i = 0; i < LANES; i++) {
-    memcpy(first.v + 4 * i, &table[at.v[i]], 4);
-    memcpy(last.v + 4 * i, &table[then.v[i]], 4);
+    memcpy(first.v + 4 * i, &table[at[i]], 4);
+    memcpy(last.v + 4 * i, &table[then[i]], 4);
   }
 }
 // Minus the bytes whose bit is set.
