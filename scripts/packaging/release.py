@@ -98,8 +98,9 @@ def bill_of_materials(out: Path) -> str:
     for wheel in out.glob("*manylinux*x86_64.whl"):
         with zipfile.ZipFile(wheel) as archive:
             found |= {archive.read(name).decode() for name in archive.namelist() if name.endswith("tahr.cdx.json")}
-    (text,) = found
-    return text
+    if len(found) != 1:
+        raise SystemExit(f"The wheels for x86-64 in {out} have {len(found)} bills of materials: build them again.")
+    return found.pop()
 
 
 def write_formula(archive: Path, version: str, url: str) -> None:

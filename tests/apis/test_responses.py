@@ -437,10 +437,17 @@ def test_queries_that_are_refused(client: httpx.Client, query: str, param: str) 
         assert len(got.json()["error"]["message"]) < 300
 
 
+@pytest.mark.parametrize("query", ["include=a", "include[]=a&include[]=b", "api-version=2026-01-01"])
+def test_queries_that_clients_send_and_that_change_nothing(client: httpx.Client, query: str) -> None:
+    made = ask(client)["id"]
+    for path in (f"{RESPONSES}/{made}", RESPONSES, f"{RESPONSES}/{made}/input_items"):
+        assert client.get(f"{path}?{query}").json() == client.get(path).json()
+
+
 def test_a_stored_response_is_asked_for_without_fields_that_change_nothing(client: httpx.Client) -> None:
     path = f"{RESPONSES}/{ask(client)['id']}"
     assert client.get(f"{path}?stream=false").status_code == 200
-    for query, param in (("stream=true", "stream"), ("stream=1", "stream"), ("include=x", "include")):
+    for query, param in (("stream=true", "stream"), ("stream=1", "stream"), ("included=x", "included")):
         got = client.get(f"{path}?{query}")
         assert got.status_code == 400 and got.json()["error"]["param"] == param
 

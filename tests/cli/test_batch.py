@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tahr.server.app import App
+from tahr.server.batches import runner
 from test_cli import STORIES, command, environment, tahr
 
 __all__ = ["tahr"]  # a fixture
@@ -89,6 +91,26 @@ def test_replies_are_those_of_the_library(tahr: Any, files: Files) -> None:
     told = LLM(str(STORIES)).generate([f"Once upon a time {i}" for i in range(20)], params)
     found = results(replies)
     assert [found[f"r{i}"]["response"]["body"]["choices"][0]["text"] for i in range(20)] == [r.text for r in told]
+
+
+def test_a_line_that_finds_no_room_waits_for_it(tahr: Any, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server would say so to its client, and when to come again."""
+    refused: list[str] = []
+
+    async def once_in_two(self: App, scope: Any, receive: Any, send: Any) -> None:
+        refused.append(scope["path"])
+        if len(refused) % 2:
+            await send({"type": "http.response.start", "status": 503, "headers": [(b"retry-after", b"1")]})
+            await send({"type": "http.response.body", "body": b"{}"})
+        else:
+            await answers(self, scope, receive, send)
+
+    answers = App.__call__
+    monkeypatch.setattr(App, "__call__", once_in_two)
+    monkeypatch.setattr(runner, "RETRY_S", 0.01)
+    files[0].write_text("".join(prompts(3)))
+    assert tahr("batch", str(files[0]), str(files[1]), *MODEL).returncode == 0
+    assert len(results(files[1])) == 3 and len(refused) == 6
 
 
 def test_what_is_done_is_not_done_again(tahr: Any, files: Files) -> None:

@@ -4,12 +4,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from chat_vision_files import TEMPLATE, write_chat_vision
 from gguf_maker import Typed
 from image_cases import png
-from mmproj_files import tower_metadata, write_text_model, write_tower
+from mmproj_files import tower_metadata, tower_tensors, write_text_model, write_tower
 from tahr import LLM, SamplingParams
 from tahr.cli.main import main
 from tahr.errors import ConfigError, LoadError, ModelNotFound
@@ -92,6 +93,10 @@ def test_towers_that_cannot_be_had(ggufs: Path, checkpoint: Path, tmp_path: Path
         LLM(str(checkpoint), mmproj=tower)
     with pytest.raises(LoadError, match="does not belong"):
         opened(ggufs, checkpoint, mmproj=str(write_tower(tmp_path / "mmproj.gguf", "qwen2_vl")))
+    both = {**tower_tensors(CASE), "output_norm.weight": np.ones(16, np.float32)}
+    named = str(write_tower(tmp_path / "both.gguf", CASE, tensors=both))
+    with pytest.raises(LoadError, match="has tensors of the text model, such as output_norm"):
+        opened(ggufs, checkpoint, mmproj=named)
     for data in (b"", b"GGUF", Path(tower).read_bytes()[:5000]):
         (tmp_path / "cut.gguf").write_bytes(data)
         with pytest.raises(LoadError):

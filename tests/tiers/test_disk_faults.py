@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from engines import engine, greedy, submit
+from tahr.engine.tiers import fetcher
 from tahr.errors import ConfigError
 from tahr.kv.tiers import janitor
 from tahr.kv.tiers.disk import DiskTier, FileWrite
@@ -85,8 +86,11 @@ def test_a_directory_that_is_removed_under_a_server(stories: Path, tmp_path: Pat
     assert reply(eng, PROMPT)[:2] == wanted
 
 
-def test_a_disk_that_hangs_is_not_waited_for(stories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text is computed after a moment, and the next one at once."""
+@pytest.mark.parametrize("bytes_per_s", [0.0, 1.0], ids=["unknown", "very slow"])
+def test_a_disk_that_hangs_is_not_waited_for(
+    stories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_per_s: float
+) -> None:
+    """The text is computed after a moment, and the next one at once, however slow the disk was before."""
     wanted = reply(engine(stories), PROMPT)[:2]
     reply(tiered(stories, tmp_path / "kv"), PROMPT)
     eng = tiered(stories, tmp_path / "kv")
@@ -96,6 +100,10 @@ def test_a_disk_that_hangs_is_not_waited_for(stories: Path, tmp_path: Path, monk
         return PREADV(*args)
 
     monkeypatch.setattr(os, "preadv", hangs)
+    monkeypatch.setattr(fetcher, "MOST_LATE_S", 1.0)
+    disk_of(eng).bytes_per_s = bytes_per_s
+    assert eng.scheduler.tiers
+    eng.scheduler.tiers.places.pace = SimpleNamespace(token_s=1e9)
     began = time.perf_counter()
     seq = submit(eng, PROMPT, greedy(12, logprobs=5))
     assert run(eng, seq) == [wanted[0]]

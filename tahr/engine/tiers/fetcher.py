@@ -21,6 +21,7 @@ MAX_FETCHES = 32  # sequences whose pages are on their way at once
 READ_AHEAD = 4  # files that are being read while others are loaded
 LOADED_BYTES = 64 << 20  # limit on what all fetches load between two steps: copies may be made at once
 LATE_S = 0.5  # grace of a disk, beyond twice the time that it should take
+MOST_LATE_S = 10.0  # limit on all patience
 END = object()
 
 
@@ -235,7 +236,8 @@ class PageFetcher:
         disk = self._places.disk
         assert disk
         n_before = READ_AHEAD * len(self._fetches)  # files that may be read before
-        return LATE_S + (2 * n_before * n_bytes / disk.bytes_per_s if disk.bytes_per_s else 0.0)
+        expected_s = n_before * n_bytes / disk.bytes_per_s if disk.bytes_per_s else 0.0
+        return min(LATE_S + 2 * expected_s, MOST_LATE_S)
 
     def _read_ahead(self, fetch: Fetch) -> None:
         """Have the next files of a text read."""

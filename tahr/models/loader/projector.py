@@ -35,7 +35,12 @@ def with_tower(model: OpenedModel, path: Path) -> OpenedModel:
         "image_token_id": placeholder_of(model),
         "projector_type": kind,
     }
-    tensors = {**model.tensors, **named_as_checkpoint(found.tensors, vision)}
+    tower = named_as_checkpoint(found.tensors, vision)
+    if replaced := sorted(tower.keys() & model.tensors.keys()):
+        raise CorruptFile(
+            f"{path.name} has tensors of the text model, such as {replaced[0]}: take its own mmproj file."
+        )
+    tensors = {**model.tensors, **tower}
     made = replace(model, config=config, tensors=tensors, n_bytes=model.n_bytes + found.n_bytes)
     made.model_config()  # refuses what does not belong together
     return made

@@ -10,7 +10,7 @@ from tahr.models.parts.attention import Attention
 from tahr.models.parts.mlp import GatedMLP
 from tahr.models.parts.stream import ForwardPass, ResidualStream
 from tahr.models.parts.sublayers import DecoderLayer
-from tahr.models.parts.tower import Part, runs_of_layers
+from tahr.models.parts.tower import Part, layer_runs
 from tahr.models.parts.weights import Weights
 from tahr.models.towers.vit import PLACE, TowerPass, vit_layer
 from tahr.weights.watch import FileWatch
@@ -67,8 +67,8 @@ class JoiningTower:
         return [self.config.is_windowed(run.start) for run in runs_alike(self.config)]
 
     def _run(self, layers: range, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
+        """A part. States of the midst are merged in the last one; an earlier part stores them beside its rows."""
         run = TowerPass(backend, step, kv, self._ropes)
-        width = self.config.layers.width
         is_last = layers.stop == len(self.layers)
         stream = ResidualStream(backend, self._input(backend, step, layers), 1.0)
         kept: dict[int, Tensor] = {}  # states that a merger of this part reads
@@ -82,13 +82,20 @@ class JoiningTower:
             if is_last:
                 kept[at] = state
             else:
-                backend.store_rows(state, step, at * width)
+                backend.store_rows(state, step, at * self.config.layers.width)
+
         rows = stream.normed(None)
-        if not is_last:
-            backend.store_rows(rows, step)
-            return rows
+        if is_last:
+            return self._merge(backend, step, rows, kept)
+        backend.store_rows(rows, step)
+        return rows
+
+    def _merge(self, backend: Backend, step: StepInputs, rows: Tensor, kept: dict[int, Tensor]) -> Tensor:
+        """Store what becomes of the last rows and of the states before them, those that were not kept too."""
         merged = self.merger(backend, step, rows)
         backend.store_rows(merged, step)
+
+        width = self.config.layers.width
         for at, merger in enumerate(self.deepstack, 1):
             state = kept.pop(at) if at in kept else backend.take_rows(step, width, at * width)
             more = merger(backend, step, state)
@@ -122,10 +129,8 @@ class WithRowsBehind(DecoderLayer):
 
 def runs_alike(cfg: ChatVisionConfig, n_tokens: int = STEP_TOKENS) -> list[range]:
     """Layers by part: no more than a part's work, and windowed ones apart from the others."""
-    layers = cfg.layers
-    products = layers.width * (4 * layers.width + 2 * layers.ffn_width + 2 * n_tokens)
     found: list[range] = []
-    for run in runs_of_layers(layers.n_layers, n_tokens * products):
+    for run in layer_runs(cfg.layers, n_tokens):
         changes = [i for i in run[1:] if cfg.is_windowed(i) != cfg.is_windowed(i - 1)]
         ends = [run.start, *changes, run.stop]
         found += [range(first, last) for first, last in pairwise(ends)]

@@ -1,6 +1,7 @@
 """Files of results: one for replies, one for errors, to which each line is written once, however often a run ends."""
 
 import fcntl
+import logging
 import os
 import re
 import stat
@@ -14,6 +15,8 @@ from msgspec import Raw, Struct
 
 from tahr.errors import ConfigError
 from tahr.server.batches.lines import MAX_LINES, InputLine
+
+log = logging.getLogger("tahr.server")
 
 # A line of results names the line of requests by its number and digest, so that a later run knows which are done.
 ID = re.compile(r"batch_req_(\d{1,7})_([0-9a-f]{16})")
@@ -142,5 +145,5 @@ def lock(path: Path, file: BinaryIO) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ConfigError(f"Another process is writing {path}: wait for it, or name another file.") from None
-    except OSError:  # a file system without locks
-        pass
+    except OSError as error:
+        log.warning("%s is on a file system without locks (%s): let no other process write it.", path, error.strerror)

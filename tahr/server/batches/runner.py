@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from time import monotonic
 from typing import Any, BinaryIO
 
 from msgspec import Raw
@@ -28,6 +29,8 @@ from tahr.server.observe.observer import Observer, Observers
 from tahr.server.state.state import ServerState
 
 PENDING_BYTES = 1 << 26  # limit on the requests in flight together; one alone may have more
+RETRY_S = 1.0  # time between two attempts at a request that finds no room beside the others
+BUSY_S = 600.0  # time after which it is refused all the same
 AHEAD = 2  # requests in flight for each sequence of a batch: the next are tokenised by the time there is room
 Message = MutableMapping[str, Any]
 
@@ -174,9 +177,17 @@ class BatchRun:
         on_result()
 
     async def _respond(self, request: BatchRequest) -> BatchResponse:
-        exchange = Exchange(request.url, bytes(request.body))
-        await self._app(exchange.scope, exchange.receive, exchange.send)
+        exchange = await self._exchange(request)
+        began = monotonic()
+        while exchange.status == 503 and b"retry-after" in exchange.headers and monotonic() - began < BUSY_S:
+            await asyncio.sleep(RETRY_S)
+            exchange = await self._exchange(request)
         if exchange.status >= 500 and self._state.models.health() is Health.FAILING:
             raise ServerError("The engine has failed. What is answered is kept: the same command goes on from there.")
         request_id = exchange.headers.get(b"x-request-id", b"").decode("latin-1")
         return BatchResponse(exchange.status, request_id, Raw(exchange.reply))
+
+    async def _exchange(self, request: BatchRequest) -> Exchange:
+        exchange = Exchange(request.url, bytes(request.body))
+        await self._app(exchange.scope, exchange.receive, exchange.send)
+        return exchange

@@ -45,6 +45,7 @@ COUNT_BODY = msgspec.json.Decoder(InputTokensBody)
 ITEM = msgspec.json.Decoder(InputItem)
 BELOW = "/v1/responses/"
 MAX_LISTED = 100
+INERT = ("include", "include[]", "api-version")  # parameters that ask for nothing that a reply here lacks
 encode = msgspec.json.encode
 
 
@@ -267,6 +268,8 @@ def query_of(request: HttpRequest, known: Sequence[str]) -> dict[str, str]:
     """The parameters of a query, each known and there once."""
     found: dict[str, str] = {}
     for name, value in parse_qsl(request.query, keep_blank_values=True):
+        if name in INERT:
+            continue
         if name not in known:
             message = f"There is no parameter {name[:60]!r} here: leave it out."
             raise bad_field(name[:60], message, "unknown_parameter")
