@@ -47,7 +47,12 @@ def saved_shapes(case: str) -> dict[str, tuple[int, ...]]:
         write(folder, case, {})
         AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
         tensors = load_file(Path(folder) / "model.safetensors")
-        return {name: tensor.shape for name, tensor in sorted(tensors.items())}
+        return {released_name(case, name): tensor.shape for name, tensor in sorted(tensors.items())}
+
+
+def released_name(case: str, name: str) -> str:
+    """The name in files that were released, where newer versions save another."""
+    return name.replace("vision_tower.", "vision_tower.vision_model.") if case == "gemma3" else name
 
 
 def loaded(case: str) -> Any:
@@ -124,6 +129,8 @@ def logits(model: Any, case: str, name: str, more: list[int]) -> np.ndarray:
     ids, images = tokens(case, name)
     ids = ids + more
     inputs: dict[str, Any] = {"input_ids": torch.tensor([ids])}
+    if case == "gemma3":
+        inputs["token_type_ids"] = torch.tensor([[int(token == IMAGE) for token in ids]])
     if case in QWEN:
         inputs["mm_token_type_ids"] = torch.tensor([[int(token == IMAGE) for token in ids]])
     if images and case in QWEN:

@@ -18,6 +18,7 @@ import gguf  # noqa: E402
 
 import chat_vision_cases  # noqa: E402
 import encoder_cases  # noqa: E402
+import mmproj_files  # noqa: E402
 import model_cases  # noqa: E402
 import model_files  # noqa: E402
 import speech_cases  # noqa: E402
@@ -82,7 +83,7 @@ def cases() -> list[tuple[str, str, bool]]:
     decoders = [(name, config, name not in model_cases.NO_GGUF) for name, config in model_cases.CASES.items()]
     encoders = [(name, config, True) for name, config in encoder_cases.CASES.items()]
     beside = (vision_cases.CASES, chat_vision_cases.CASES, speech_cases.CASES)
-    towers = [(name, config, name in chat_vision_cases.QWEN) for found in beside for name, config in found.items()]
+    towers = [(name, config, name in mmproj_files.IN_FILES) for found in beside for name, config in found.items()]
     return [(name, str(config["model_type"]), has_gguf) for name, config, has_gguf in decoders + encoders + towers]
 
 
@@ -98,7 +99,7 @@ def beside_texts(types: list[str]) -> str:
 
 def architectures(family: str, types: list[str]) -> list[str]:
     """What the GGUFs of a family say they are; nothing where there are none."""
-    if beside_texts(types) and not any(kind in chat_vision_cases.QWEN for kind in types):
+    if beside_texts(types) and not any(kind in mmproj_files.IN_FILES for kind in types):
         return []
     told = [
         gguf.MODEL_ARCH_NAMES[model_files.ARCHITECTURES[kind]] for kind in types if kind in model_files.ARCHITECTURES

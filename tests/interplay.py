@@ -54,6 +54,7 @@ COLUMNS: dict[str, dict[str, Runs | Refuses]] = {
         "keys": Runs((f"{EVENTS}::test_rows_are_shared_under_one_salt_only",)),
     },
     "images in chats": {
+        # Those of Gemma 3's text models run: test_adapters_of_text_models_leave_towers_alone.
         "LoRA": Refuses("Tahr does not run adapters of", f"{CHAT_EVENTS}::test_adapters_are_refused"),
         "grammar": Runs((f"{CHATS}::test_grammars_bind_what_is_said_of_images",)),
         "n > 1": Runs((f"{CHAT_EVENTS}::test_choices",)),

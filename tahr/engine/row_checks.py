@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 
 from tahr.backends.api import N_AXES, Ints
+from tahr.engine.scheduling.work import SchedulerLimits
 from tahr.engine.sequences.prompt_rows import PromptRows, RowSource
 from tahr.errors import ConfigError
 from tahr.executor.protocol import DecoderFacts, TowerFacts
@@ -33,6 +34,17 @@ def check_prompt_rows(
         raise ConfigError("This model reads rows in places of its prompt, which all tokens cannot look at.")
     if rows.rope_positions is not None:
         check_rope(rows.rope_positions, n_prompt, facts)
+
+
+def check_whole(rows: PromptRows, wants_rows: bool, limits: SchedulerLimits) -> None:
+    """Refuse images that are computed in one step, if that cannot hold what is wanted of them."""
+    n_most = max((span.rows for span in rows.spans), default=0)
+    if not limits.image_rows:
+        return
+    if n_most > limits.image_rows:
+        raise ConfigError(f"An image has {n_most} rows, but a step of this model holds {limits.image_rows}.")
+    if wants_rows and n_most > limits.n_row_tokens:
+        raise ConfigError("This model gives no probabilities of prompts with images: leave prompt_logprobs out.")
 
 
 def check_spans(spans: tuple[RowSpan, ...], n_prompt: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tahr.backends.api import Floats
 from tahr.config import GREEDY, LoraChoice
 from tahr.engine.adapters.registry import Adapters
-from tahr.engine.row_checks import check_prompt_rows, check_source
+from tahr.engine.row_checks import check_prompt_rows, check_source, check_whole
 from tahr.engine.sampling.dry import Resolve
 from tahr.engine.sampling.sampling_state import SampleRequest, SamplingState
 from tahr.engine.scheduling.scheduler import Scheduler
@@ -65,7 +65,7 @@ class Submission:
         self._check(tokens)
         max_length = min(len(tokens) + (params.max_tokens or self.context_size), self.context_size)
         self._check_length(max_length)
-        self._check_rows(request.rows, len(tokens))
+        self._check_rows(request.rows, len(tokens), params.prompt_logprobs is not None)
         rows = request.rows.salted(params.cache_salt) if request.rows else NO_ROWS
         stack = self.adapters.stack(params.lora)
         sampling = SamplingState(params, self.eos_ids, self._resolve)
@@ -108,7 +108,7 @@ class Submission:
             raise ConfigError(f"The text has {len(tokens)} tokens, but the context holds {self.context_size}: cut it.")
         self._check_tokens(tokens, self.facts.n_logits)
         self._check_length(len(tokens))
-        self._check_rows(rows, len(tokens))
+        self._check_rows(rows, len(tokens), first_row < len(tokens))
         if rows and stays and not rows.seen_by_all:
             raise ConfigError("A session's text reads no rows of images or speech: submit them with a request.")
         stack = lora if isinstance(lora, AdapterStack) else self.adapters.stack(lora)
@@ -176,12 +176,13 @@ class Submission:
                 "lower max_tokens, shorten the prompt, or give the engine more KV memory."
             )
 
-    def _check_rows(self, rows: PromptRows, n_prompt: int) -> None:
+    def _check_rows(self, rows: PromptRows, n_prompt: int, wants_rows: bool = False) -> None:
         if self.facts.rows.n_each and not rows.seen_by_all:
             raise ConfigError("This model writes down recordings: use transcribe, or choose a model that chats.")
         if rows:
             slots = self.scheduler.rows and self.scheduler.rows.slots
             check_prompt_rows(rows, n_prompt, self.facts, self.tower_facts, slots.n_slots if slots else 0)
+            check_whole(rows, wants_rows, self.scheduler.limits)
 
     def _choice(
         self,

@@ -55,6 +55,10 @@ class PictureReader(Protocol):
         """The token that the model's template writes for an image."""
 
     @property
+    def reworded(self) -> Mapping[str, str]:
+        """Texts that the template writes for images, and what takes their place."""
+
+    @property
     def has_axes(self) -> bool:
         """Whether rope turns rows of images by their lines and columns."""
 

@@ -209,7 +209,8 @@ def chat_prompt(
     def encoded_as(messages: Sequence[Message]) -> tuple[list[int], PromptRows]:
         messages, images = without_images(messages)
         pictures.check(images)
-        return pictures.placed(encode_chat(model.tokenizer, template, messages, tools, **variables), images)
+        reworded = model.pictures.reworded if model.pictures and images else {}
+        return pictures.placed(encode_chat(model.tokenizer, template, messages, tools, reworded, **variables), images)
 
     n_most = request.params.max_tokens
     n_reply = 1 if n_most in (None, UNLIMITED_TOKENS) else n_most or 1

@@ -91,7 +91,7 @@ PREFERRED_TOWERS = ("F16", "BF16", "Q8_0", "F32")
 
 
 # Repositories of models whose towers Tahr runs: others' would be fetched in vain.
-SEEING = re.compile(r"qwen-?(2|2\.5|3)-?vl|qwen-?3\.5", re.IGNORECASE)
+SEEING = re.compile(r"qwen-?(2|2\.5|3)-?vl|qwen-?3\.5|gemma-?3-(4|12|27)b", re.IGNORECASE)
 
 
 def projector_among(names: Iterable[str]) -> str | None:

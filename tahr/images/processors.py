@@ -166,6 +166,11 @@ def resized_to(f: Fields, sides: int | None, square: int | None) -> Sizing:
     return ShortestEdge(where.count("shortest_edge", MOST_SIDE, default=sides))
 
 
+def converts(f: Fields) -> bool:
+    """Whether it converts images to RGB; null, as some released files have it, is no."""
+    return f.flag("do_convert_rgb", "do_convert_rgb" not in f.values)
+
+
 def cropped_to(f: Fields, default: bool) -> tuple[int, int] | None:
     if not f.flag("do_center_crop", default):
         return None
@@ -184,7 +189,7 @@ def clip(f: Fields, patch_size: int) -> ImageProcessor:
         crop=cropped_to(f, default=True),
         table=colour_table(f, CLIP_MEAN, CLIP_STD),
         patch_size=patch_size,
-        on_white=f.flag("do_convert_rgb", True),
+        on_white=converts(f),
     )
 
 
@@ -195,7 +200,7 @@ def siglip(f: Fields, patch_size: int) -> ImageProcessor:
         crop=cropped_to(f, default=False),
         table=colour_table(f, HALVES, HALVES),
         patch_size=patch_size,
-        on_white=f.flag("do_convert_rgb", True),
+        on_white=converts(f),
     )
 
 
@@ -233,7 +238,7 @@ def qwen2_vl(f: Fields, patch_size: int) -> ImageProcessor:
         table=colour_table(f, CLIP_MEAN, CLIP_STD),
         patch_size=patch_size,
         merge=merge,
-        on_white=f.flag("do_convert_rgb", True),
+        on_white=converts(f),
     )
 
 
@@ -241,6 +246,12 @@ def llava(f: Fields, patch_size: int) -> ImageProcessor:
     if f.flag("do_pad"):
         raise UnsupportedModel(f"{f.where} makes images square with a border, which Tahr does not do for this model.")
     return clip(f, patch_size)
+
+
+def gemma3(f: Fields, patch_size: int) -> ImageProcessor:
+    if f.flag("do_pan_and_scan"):
+        raise UnsupportedModel(f"{f.where} cuts images into crops (do_pan_and_scan), which Tahr does not do.")
+    return replace(siglip(f, patch_size), resample=resample(f, BILINEAR))
 
 
 def idefics3(f: Fields, patch_size: int) -> ImageProcessor:
@@ -256,7 +267,7 @@ def idefics3(f: Fields, patch_size: int) -> ImageProcessor:
         crop=None,
         table=colour_table(f, HALVES, HALVES),
         patch_size=patch_size,
-        on_white=f.flag("do_convert_rgb", True),
+        on_white=converts(f),
     )
 
 
@@ -272,6 +283,7 @@ PROCESSORS: dict[str, Callable[[Fields, int], ImageProcessor]] = {
     "Qwen2VL": qwen2_vl,
     "Qwen3VL": qwen2_vl,
     "Llava": llava,
+    "Gemma3": gemma3,
     "Idefics3": idefics3,
     "SmolVLM": idefics3,
 }

@@ -36,7 +36,7 @@ from tahr.loading.kv_tiers import add_tiers
 from tahr.loading.memory_plan import plan_memory
 from tahr.loading.projectors import with_projector
 from tahr.loading.recordings import refuse_drafts, speech_tokens
-from tahr.loading.row_inputs import RowInputs, add_tower, extras_of, inputs_of, make_row_store, slots_for
+from tahr.loading.row_inputs import RowInputs, add_tower, extras_of, image_rows_of, inputs_of, make_row_store, slots_for
 from tahr.loading.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
 from tahr.loading.sizing import plan_of, summary
 from tahr.loading.speculation import (
@@ -127,6 +127,7 @@ def build_engine(
         n_decode_tokens=n_decode_tokens,
         mixed_s=backend.step_defaults.mixed_s,
         whole_texts=decoder.config.embeds_whole,
+        image_rows=image_rows_of(decoder),
     )
     limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, n_pages_per_seq, n_groups=len(groups))
     limits = replace(limits, extras=extras_of(decoder)) if rows else limits

@@ -7,6 +7,7 @@ from tahr.config import EngineConfig
 from tahr.engine.scheduling.work import MAX_CHUNK
 from tahr.errors import ConfigError
 from tahr.loading.capacity import Capacity, KVGroup, fit_memory, state_bytes, with_step_defaults
+from tahr.loading.row_inputs import image_rows_of
 from tahr.loading.speculation import Draft, check_context, draft_windows, n_draft_tokens
 from tahr.loading.whole_texts import encoder_config, longest_text, n_full_texts
 from tahr.models.decoder import Decoder
@@ -33,13 +34,16 @@ def plan_memory(
         config = encoder_config(config, backend)
         whole_texts = n_full_texts(config, decoder.config, backend)
     config = with_step_defaults(config, backend, state_bytes(decoder.memory))
+    # A chunk holds an image that is computed in one step.
+    chunk = max(config.prefill_chunk_size or 0, image_rows_of(decoder))
+    config = replace(config, prefill_chunk_size=chunk)
     memory = decoder.memory
     n_decode_tokens = 1 + n_draft_tokens(config, draft)
     windows = [0] * len(memory) if whole_texts else list(decoder.config.windows)
     if draft:
         memory = memory + draft.decoder.memory
         windows = windows + draft_windows(draft, windows)
-    n_in_flight = min(max(config.prefill_chunk_size or 0, n_decode_tokens) * (2 if backend.overlaps else 1), MAX_CHUNK)
+    n_in_flight = min(max(chunk, n_decode_tokens) * (2 if backend.overlaps else 1), MAX_CHUNK)
     requested = replace(
         config, max_batch_size=whole_texts or config.max_batch_size, prefill_chunk_size=n_in_flight
     )  # least capacity

@@ -34,10 +34,19 @@ def inputs_of(decoder: Decoder, config: EngineConfig) -> RowInputs | None:
     vision = decoder.config.chat_vision
     if vision is None:
         return RowInputs(None, decoder.tower)
-    decoder.tower.n_tokens = config.image_max_tokens * vision.n_merged + vision.has_class
+    if vision.side:
+        decoder.tower.n_tokens = max(decoder.tower.n_tokens, vision.side**2 + vision.has_class)
+        return RowInputs(config.feature_cache_bytes, decoder.tower, tower_inputs=TOWER_IMAGES)
+    decoder.tower.n_tokens = config.image_max_tokens * vision.n_merged
     # The image with the most windows is one square high; windows at the ends of images may be smaller.
     n_windows = config.image_max_tokens // vision.window if vision.window else 0
     return RowInputs(config.feature_cache_bytes, decoder.tower, tower_inputs=n_windows + TOWER_IMAGES)
+
+
+def image_rows_of(decoder: Decoder) -> int:
+    """Rows of an image whose tokens see each other; 0: they do not."""
+    vision = decoder.config.chat_vision
+    return vision.n_fixed_rows if decoder.tower and vision and vision.place.both_ways else 0
 
 
 def make_row_store(backend: Backend, decoder: Decoder, inputs: RowInputs) -> RowStore | None:

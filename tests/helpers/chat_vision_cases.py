@@ -2,6 +2,7 @@
 
 import json
 import re
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +95,23 @@ CASES: dict[str, Config] = {
         "text_config": {**TEXT, "model_type": "llama", "tie_word_embeddings": True},
         "vision_config": {**TILED, "model_type": "idefics3_vision", "image_size": 18},
     },
+    # The mean of four patches becomes a row; tokens of an image see each other, in layers with a window too.
+    "gemma3": {
+        "model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "image_token_index": 90,
+        "boi_token_index": 91, "eoi_token_index": 92, "mm_tokens_per_image": 9, "tie_word_embeddings": True,
+        "text_config": {
+            **TEXT, "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 10,
+            "layer_types": [*["sliding_attention"] * 2, "full_attention", *["sliding_attention"] * 2],
+            "query_pre_attn_scalar": 24, "tie_word_embeddings": True, "rope_theta": 1000000.0,
+            "rope_local_base_freq": 10000.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        },
+        "vision_config": {**TILED, "model_type": "siglip_vision_model", "vision_use_head": False},
+    },
 }  # fmt: skip
 GRIDS = [(4, 6), (8, 4), (2, 2)]  # height and width of each image, in patches, where they may differ
-SQUARE = (3, 3)  # the same where all have one size
 TILES = [(1, 2), (1, 1), (2, 1)]  # rows and columns of tiles of each image, where they are split
-QWEN = [case for case in CASES if case.startswith("qwen")]  # those whose placeholders stand between two marks
+QWEN = [case for case in CASES if case.startswith("qwen")]
+MARKED = [*QWEN, "gemma3"]  # those whose placeholders stand between two marks
 IN_TILES = ["smolvlm", "idefics3"]
 MARKS = {
     "<fake_token_around_image>": 91, "<global-img>": 92, "<row_1_col_1>": 93, "<row_1_col_2>": 94, "<row_2_col_1>": 95,
@@ -118,8 +131,17 @@ PROMPTS: dict[str, list[Part]] = {
 def merge_of(case: str) -> int:
     """Patches on a side of a square that becomes one row."""
     config = CASES[case]
+    if rows := config.get("mm_tokens_per_image"):
+        return side_of(case) // isqrt(rows)
     n: int = config.get("scale_factor") or config["vision_config"].get("spatial_merge_size", 1)
     return n
+
+
+def side_of(case: str) -> int:
+    """Patches on a side of an image or a tile, where all have one size."""
+    vision = CASES[case]["vision_config"]
+    side: int = vision["image_size"] // vision["patch_size"]
+    return side
 
 
 def n_tiles(image: int) -> int:
@@ -133,8 +155,8 @@ def grids(case: str) -> list[tuple[int, int]]:
     if case in QWEN:
         return GRIDS
     if case not in IN_TILES:
-        return [SQUARE] * len(GRIDS)
-    side = CASES[case]["vision_config"]["image_size"] // CASES[case]["vision_config"]["patch_size"]
+        return [(side_of(case), side_of(case))] * len(GRIDS)
+    side = side_of(case)
     return [(n_tiles(i) * side, side) for i in range(len(TILES))]
 
 
@@ -171,7 +193,7 @@ def image_tokens(case: str, image: int) -> list[int]:
     n_rows = high * wide // merge_of(case) ** 2
     if case in IN_TILES:
         return mark_tokens(tile_text(image, n_rows // n_tiles(image)))
-    return [START, *[IMAGE] * n_rows, END] if case in QWEN else [IMAGE] * n_rows
+    return [START, *[IMAGE] * n_rows, END] if case in MARKED else [IMAGE] * n_rows
 
 
 def tokens(case: str, name: str) -> tuple[list[int], list[int]]:
@@ -190,7 +212,7 @@ def tokens(case: str, name: str) -> tuple[list[int], list[int]]:
 def template_tokens(case: str, name: str) -> tuple[list[int], list[int]]:
     """The same with one placeholder for each image, as a chat template writes it."""
     parts = PROMPTS[name]
-    one = [START, IMAGE, END] if case in QWEN else [IMAGE]
+    one = [START, IMAGE, END] if case in MARKED else [IMAGE]
     made = [token for part in parts for token in (part if isinstance(part, list) else one)]
     return made, [part for part in parts if isinstance(part, int)]
 
@@ -206,6 +228,9 @@ def make_weights(case: str) -> Arrays:
     if case == "qwen3_5":  # its text model stores the gains of norms less one
         own = [name for name in made if "language_model" in name and name.endswith("norm.weight")]
         made |= {name: made[name] - 1 for name in own if "linear_attn" not in name}
+    if case == "gemma3":  # llama.cpp's converter keeps this one in f16
+        matrix = "multi_modal_projector.mm_input_projection_weight"
+        made[matrix] = made[matrix].astype(np.float16).astype(np.float32)
     return made
 
 

@@ -39,10 +39,16 @@ SPLIT = {
     "size": {"longest_edge": 48}, "max_image_size": {"longest_edge": 24},
 }  # fmt: skip
 SPLIT_18 = {**SPLIT, "size": {"longest_edge": 36}, "max_image_size": {"longest_edge": 18}}
-PROCESSORS = {"llava": SQUARES, "smolvlm": SPLIT, "idefics3": SPLIT_18}
+# Of one that makes squares of all images, whatever their proportions.
+PRESSED = {
+    "image_processor_type": "Gemma3ImageProcessor", "size": {"height": 24, "width": 24}, "image_seq_length": 9,
+    "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "do_pan_and_scan": None,
+}  # fmt: skip
+PROCESSORS = {"llava": SQUARES, "smolvlm": SPLIT, "idefics3": SPLIT_18, "gemma3": PRESSED}
 MARKED = "<|vision_start|><|image_pad|><|vision_end|>"
 TILE_SPECIAL = {token: name for name, token in MARKS.items() if token >= IMAGE}
-SPECIALS = {"llava": {**SPECIAL, IMAGE: "<image>"}} | dict.fromkeys(IN_TILES, SPECIAL | TILE_SPECIAL)
+GEMMA = {**SPECIAL, IMAGE: "<image_soft_token>", START: "<start_of_image>", END: "<end_of_image>"}
+SPECIALS = {"llava": {**SPECIAL, IMAGE: "<image>"}, "gemma3": GEMMA} | dict.fromkeys(IN_TILES, SPECIAL | TILE_SPECIAL)
 
 
 def write_chat_vision(folder: Path, case: str = "qwen3_vl", **files: Any) -> str:
@@ -51,7 +57,8 @@ def write_chat_vision(folder: Path, case: str = "qwen3_vl", **files: Any) -> str
     write_json(folder / "preprocessor_config.json", PROCESSORS.get(case, PROCESSOR))
     special = SPECIALS.get(case, SPECIAL)
     words(special).save(str(folder / "tokenizer.json"))
-    template = TEMPLATE if case in QWEN else TEMPLATE.replace(MARKED, special[IMAGE])
+    written = special[START] if case == "gemma3" else special[IMAGE]
+    template = TEMPLATE if case in QWEN else TEMPLATE.replace(MARKED, written)
     config = {"chat_template": template, "eos_token": SPECIAL[89], "tokenizer_class": "Qwen2Tokenizer"}
     for name, content in ({"tokenizer_config": config} | files).items():
         write_json(folder / f"{name}.json", content)

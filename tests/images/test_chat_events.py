@@ -7,7 +7,7 @@ import pytest
 
 from backends_here import NAMES, backend, kv_store
 from chat_vision_cases import BANNED, CASES
-from chat_vision_runs import engine_of, loaded_on, submitted
+from chat_vision_runs import checkpoint, engine_for, engine_of, loaded_on, submitted
 from echo_executor import EchoExecutor
 from engines import greedy
 from lora_files import random_adapter
@@ -18,9 +18,11 @@ from tahr.engine.engine import Engine
 from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import AdapterError, ConfigError
 from tahr.loading import builder
+from tahr.models.loader import load, open_model
 
 BACKEND = "cpu" if "cpu" in NAMES else "reference"
 PROMPTS = ["between", "three", "first", "none", "last"]
+PATIENT = ["qwen3_5", "gemma3"]  # texts are let in when there is room for all of them, in states or windows
 SHORT = greedy(12, logprobs=2, banned_tokens=BANNED)
 Making = Callable[..., Engine]
 
@@ -61,7 +63,7 @@ def test_hits_before_inside_and_behind_images(case: str) -> None:
             assert replies(engine, submit(engine, case, prompt)) == alone(case, prompt)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "qwen3_5"])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in PATIENT])
 def test_preempted_chats(case: str) -> None:
     longer = replace(SHORT, max_tokens=40)
     engine = engine_of(case, BACKEND, kv_bytes=pages(case, 18), context_size=128, prefill_chunk_size=16)
@@ -69,16 +71,17 @@ def test_preempted_chats(case: str) -> None:
     assert engine.snapshot().preemptions
 
 
-def test_preempted_chats_of_layers_with_states() -> None:
-    """These are let in when there is room for all of them, so only a test takes their room away."""
-    engine = engine_of("qwen3_5", BACKEND, prefill_chunk_size=16)
-    asked = [submit(engine, "qwen3_5", prompt) for prompt in PROMPTS]
+@pytest.mark.parametrize("case", PATIENT)
+def test_preempted_chats_of_layers_with_states(case: str) -> None:
+    """Only a test takes away the room that these were given."""
+    engine = engine_of(case, BACKEND, prefill_chunk_size=16)
+    asked = [submit(engine, case, prompt) for prompt in PROMPTS]
     for _ in range(6):
         for _ in range(4):
             engine.step()
         if engine.scheduler.running:
             engine.scheduler._preempt(engine.scheduler.running[0])  # as when pages run out
-    assert replies(engine, *asked) == each_alone("qwen3_5")
+    assert replies(engine, *asked) == each_alone(case)
     assert engine.scheduler.n_preempted >= 4
 
 
@@ -104,11 +107,33 @@ def test_guesses_from_the_text(case: str) -> None:
     assert engine.snapshot().spec_accepted_tokens
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case != "gemma3"])
 def test_adapters_are_refused(case: str) -> None:
     """Neither the tower nor its text model has been run with any."""
     with pytest.raises(AdapterError, match=f"Tahr does not run adapters of {case} models yet"):
         random_adapter(target_of(loaded_on(case, BACKEND)), seed=3)
+
+
+def test_adapters_of_text_models_leave_towers_alone() -> None:
+    """Gemma 3 is run with those of its text model; there are none of its tower."""
+    target = target_of(loaded_on("gemma3", BACKEND))
+    assert not [name for name in target.linears if "vision" in name]
+    adapter = random_adapter(target, seed=3)
+
+    def adaptable(**options: object) -> Engine:
+        loaded = load(open_model([], checkpoint("gemma3")), backend(BACKEND, deterministic=True), lora_rows=4)
+        engine = engine_for(loaded, BACKEND, **options)
+        engine.adapters.add("a", engine.executor.adapters.bring(adapter))
+        return engine
+
+    asked = [replace(SHORT, lora=lora) for lora in ((), (("a", 1.0),))]
+    engine = adaptable(prefill_chunk_size=16)
+    found = replies(engine, *(submit(engine, "gemma3", "three", params) for params in asked))
+    wanted = []
+    for params in asked:
+        single = adaptable(prefix_cache=False)
+        wanted += replies(single, submit(single, "gemma3", "three", params))
+    assert found == wanted and found[0] != found[1]
 
 
 def test_rows_stay_with_the_salt_they_came_with() -> None:

@@ -126,6 +126,7 @@ def test_names_of_placeholders_are_text(llm: LLM) -> None:
     ("case", "text", "n_rows"),
     [
         ("llava", "<image>", 9),
+        ("gemma3", "<start_of_image><image_soft_token><end_of_image>", 9),
         ("smolvlm", "<fake_token_around_image><global-img><image><row_1_col_1>", 5 * 4),
         ("idefics3", "<fake_token_around_image><row_1_col_1><image>", 5 * 4),
     ],
@@ -152,12 +153,13 @@ def test_limits_on_tiles(tmp_path: Path) -> None:
         assert llm.encode_chat(asked(shown(PHOTO))).count(IMAGE) == n_rows
         assert said(llm, shown(PHOTO), "cat")
     square = write_chat_vision(tmp_path / "square", "llava")
-    for folder, most in ((tiles, 3), (square, 8)):
+    pressed = write_chat_vision(tmp_path / "pressed", "gemma3")
+    for folder, most in ((tiles, 3), (square, 8), (pressed, 8)):
         with pytest.raises(ConfigError, match="image_max_tokens"):
             LLM(folder, context_size=256, page_size=8, image_max_tokens=most)
 
 
-@pytest.mark.parametrize(("case", "n_rows"), [("llava", 9), ("smolvlm", 4)])
+@pytest.mark.parametrize(("case", "n_rows"), [("llava", 9), ("gemma3", 9), ("smolvlm", 4)])
 def test_little_detail(case: str, n_rows: int, tmp_path: Path) -> None:
     """An image has few tokens, unless all of the model's have as many."""
     llm = LLM(write_chat_vision(tmp_path, case), context_size=256, page_size=8)
@@ -166,7 +168,8 @@ def test_little_detail(case: str, n_rows: int, tmp_path: Path) -> None:
 
 
 def test_processors_that_belong_to_other_towers(tmp_path: Path) -> None:
-    for case, processor in (("llava", SPLIT), ("smolvlm", SQUARES), ("smolvlm", SPLIT_18), ("llava", PROCESSOR)):
+    wrong = [("llava", SPLIT), ("smolvlm", SQUARES), ("smolvlm", SPLIT_18), ("llava", PROCESSOR), ("gemma3", SQUARES)]
+    for case, processor in wrong:
         folder = write_chat_vision(tmp_path / case, case, preprocessor_config=processor)
         with pytest.raises(TahrError, match="do not belong together"):
             LLM(folder, context_size=256, page_size=8)

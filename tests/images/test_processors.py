@@ -102,12 +102,12 @@ ODD: list[Any] = [True, -1, 0, 10**9, 0.5, float("nan"), "x", [], [1], {}, {"wid
 FIELDS = [
     *("image_processor_type", "size", "crop_size", "image_mean", "image_std", "rescale_factor", "resample"),
     *("do_resize", "do_center_crop", "do_rescale", "do_normalize", "patch_size", "max_num_patches"),
-    *("max_image_size", "do_image_splitting", "do_pad"),
+    *("max_image_size", "do_image_splitting", "do_pad", "do_pan_and_scan"),
 ]
 
 
 @pytest.mark.parametrize("name", FIELDS)
-@pytest.mark.parametrize("kind", ["clip", "siglip2", "llava", "smolvlm"])
+@pytest.mark.parametrize("kind", ["clip", "siglip2", "llava", "smolvlm", "gemma3"])
 def test_odd_settings(name: str, kind: str, tmp_path: Path) -> None:
     """Each is read as something, or refused with a sentence."""
     data = png("RGB", 31, 33)

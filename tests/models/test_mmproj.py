@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import backends_here
-from chat_vision_cases import BANNED, GRIDS, N_GREEDY, PROMPTS, QWEN, expected
+from chat_vision_cases import BANNED, GRIDS, N_GREEDY, PROMPTS, expected
 from chat_vision_runs import engine_for, images_of, rows_made, submitted
 from engines import greedy, run
 from gguf_maker import Typed
-from mmproj_files import recorded, tower_metadata, tower_tensors, write_text_model, write_tower
+from mmproj_files import IN_FILES, recorded, tower_metadata, tower_tensors, write_text_model, write_tower
 from tahr.errors import LoadError
 from tahr.models.loader import Loaded, load, open_model
 from tahr.models.loader.load import OpenedModel
@@ -42,7 +42,7 @@ def loaded_on(case: str, name: str) -> Loaded:
     return load(whole(case), backends_here.backend(name, deterministic=True))
 
 
-@pytest.mark.parametrize("case", QWEN)
+@pytest.mark.parametrize("case", IN_FILES)
 def test_files_are_those_of_the_converter(case: str) -> None:
     """Names, shapes and numbers of every tensor."""
     made = {
@@ -53,7 +53,7 @@ def test_files_are_those_of_the_converter(case: str) -> None:
 
 
 @pytest.mark.parametrize("name", backends_here.NAMES)
-@pytest.mark.parametrize("case", QWEN)
+@pytest.mark.parametrize("case", IN_FILES)
 def test_rows_equal_those_of_transformers(case: str, name: str) -> None:
     loaded = loaded_on(case, name)
     assert not [line for line in loaded.log if line.startswith("Not used")]
@@ -64,7 +64,7 @@ def test_rows_equal_those_of_transformers(case: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", backends_here.NAMES)
 @pytest.mark.parametrize("prompt", PROMPTS)
-@pytest.mark.parametrize("case", QWEN)
+@pytest.mark.parametrize("case", IN_FILES)
 def test_replies_equal_those_of_transformers(case: str, prompt: str, name: str) -> None:
     loaded = loaded_on(case, name)
     engine = engine_for(loaded, name)
@@ -73,7 +73,7 @@ def test_replies_equal_those_of_transformers(case: str, prompt: str, name: str) 
     assert seq.tokens[-N_GREEDY:] == list(expected(case)[f"greedy_{prompt}"])
 
 
-@pytest.mark.parametrize("case", QWEN)
+@pytest.mark.parametrize("case", IN_FILES)
 def test_text_models_run_without_towers(case: str) -> None:
     loaded = load(text_model(case), backends_here.backend("reference"))
     assert may_see(text_model(case)) and loaded.config.chat_vision is None and loaded.decoder.tower is None
@@ -121,6 +121,35 @@ WRONG: dict[str, tuple[Typed, str]] = {
 }
 
 
+WRONG_FIXED: dict[str, tuple[Typed, str]] = {
+    "clip.vision.embedding_length": (Typed("u32", 0), "embedding_length"),
+    "clip.vision.block_count": (Typed("u32", 2**31), "block_count"),
+    "clip.vision.attention.head_count": (Typed("u32", 0), "num_attention_heads"),
+    "clip.vision.image_size": (Typed("u32", 2**31), "image_size"),
+    "clip.vision.patch_size": (Typed("u32", 0), "patch_size"),
+    "clip.vision.projector.scale_factor": (Typed("u32", 0), "scale_factor"),
+    "clip.vision.image_mean": (Typed("[f32]", [0.5]), "image_mean"),
+}
+
+
+@pytest.mark.parametrize("key", WRONG_FIXED)
+def test_wrong_metadata_of_images_of_one_size(key: str, tmp_path: Path) -> None:
+    value, words = WRONG_FIXED[key]
+    path = write_tower(tmp_path / "mmproj.gguf", "gemma3", tower_metadata("gemma3") | {key: value})
+    with pytest.raises(LoadError, match=words) as raised:
+        with_tower(text_model("gemma3"), path)
+    assert len(str(raised.value)) < 500
+
+
+@pytest.mark.parametrize("factor", [4, 7, 2**31])
+def test_squares_that_no_image_has_are_refused(factor: int, tmp_path: Path) -> None:
+    """Six patches on a side."""
+    key = "clip.vision.projector.scale_factor"
+    path = write_tower(tmp_path / "mmproj.gguf", "gemma3", tower_metadata("gemma3") | {key: Typed("u32", factor)})
+    with pytest.raises(LoadError, match="scale_factor"):
+        with_tower(text_model("gemma3"), path)
+
+
 @pytest.mark.parametrize("key", WRONG)
 def test_wrong_metadata_is_refused_by_its_name(key: str, tmp_path: Path) -> None:
     value, words = WRONG[key]
@@ -138,7 +167,7 @@ def test_a_list_of_more_layers_than_there_are_is_refused(tmp_path: Path) -> None
         with_tower(text_model("qwen3_vl"), path)
 
 
-@pytest.mark.parametrize("case", QWEN)
+@pytest.mark.parametrize("case", IN_FILES)
 def test_missing_tensors_are_refused(case: str, tmp_path: Path) -> None:
     """Every one of them, by name."""
     tensors = tower_tensors(case)

@@ -36,6 +36,7 @@ class Scheduler(SequenceMemory):
         self._limits = {Output.LOGITS: limits, Output.HIDDEN: limits.for_hidden_rows()}
         self._last_output = Output.LOGITS
         self._at_checkpoint: list[Sequence] = []  # whose states are kept before the next step
+        self._image_first: Sequence | None = None  # has an image for which steps with chunks of text have no place
 
     @property
     def has_work(self) -> bool:
@@ -75,7 +76,12 @@ class Scheduler(SequenceMemory):
         decoding = running = running[:]  # preempting changes the list
         if self.limits.n_decoding_first or len(running) > self.limits.n_decode_seqs:
             decoding = [seq for seq in running if 0 < seq.n_left <= most]
-        if self._prefill_comes_first(decoding):
+        image = self._image_first
+        if image and image in running:
+            self._image_first = None
+            others = [seq for seq in running if seq.n_left > most and seq is not image]
+            self._schedule_prefill(output, [image, *others], work)
+        elif self._prefill_comes_first(decoding):
             self._schedule_prefill(output, [seq for seq in running if seq.n_left > most], work)
         if not work:
             self._schedule_decode(decoding, work)
@@ -138,10 +144,28 @@ class Scheduler(SequenceMemory):
         for position in seq.memory.checkpoints:
             if seq.scheduled < position < seq.scheduled + n:
                 n = position - seq.scheduled
+        if n and self.limits.image_rows:
+            n = self._with_whole_images(seq, n, budget, work)
         if n and self._schedule_tokens(seq, n, work):
             budget.spend(seq, n)
             if seq.scheduled in seq.memory.checkpoints:
                 self._at_checkpoint.append(seq)
+
+    def _with_whole_images(self, seq: Sequence, n: int, budget: PrefillBudget, work: StepWork) -> int:
+        """How many of n tokens of a sequence are computed: text up to the next image, or the rest of an image.
+
+        A step has chunks of either: in one with images, tokens of a sequence see those behind them.
+        """
+        n_chunk, is_image = seq.rows.chunk(seq.scheduled, n)
+        if not is_image:
+            return n_chunk if n_chunk == 1 or not work.has_images else 0
+        if n_chunk > n and not budget.is_whole:
+            return 0  # the first of a later step
+        if not work.has_images and max(work.n_tokens, default=1) > 1:
+            self._image_first = self._image_first or seq
+            return 0
+        work.has_images = True
+        return n_chunk
 
     def _schedule_tokens(self, seq: Sequence, n: int, work: StepWork) -> bool:
         """Put n tokens of a sequence into the step, if there are pages for them."""

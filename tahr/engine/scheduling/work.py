@@ -27,6 +27,7 @@ class SchedulerLimits:
     n_decode_tokens: int = 1  # a sequence with at most so many tokens to compute decodes: one, and its drafts
     n_row_tokens: int = 64  # prefilled tokens whose rows are wanted (scored prompts, for example)
     whole_texts: bool = False  # a sequence is computed in one step, or waits
+    image_rows: int = 0  # tokens of an image whose tokens see each other, and are computed in one step; 0: they do not
     admit_below: float = 0.9  # share of the pool that admission may fill; the rest is for running sequences to grow
 
     def for_hidden_rows(self) -> "SchedulerLimits":
@@ -74,6 +75,7 @@ class StepWork:
     n_rows: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)  # the tokens of all items; one not known yet: see `StepInputs.ids`
     copies: list[PageCopy] = field(default_factory=list)  # copies to make before the step
+    has_images: bool = False  # images of tokens that see each other: any other sequence has one token
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -164,6 +166,11 @@ class PrefillBudget:
         self._n_forced = 0  # tokens of sequences that decode
 
     @property
+    def is_whole(self) -> bool:
+        """Whether no sequence that prefills is in the step."""
+        return self.n_seqs == self._limits.n_prefill_seqs
+
+    @property
     def open(self) -> bool:
         return self.n_seqs > 0 and self.n_tokens > 0
 
@@ -185,7 +192,7 @@ class PrefillBudget:
             self._n_forced += n
             self.n_tokens -= n
             return
-        if self.n_seqs == self._limits.n_prefill_seqs:
+        if self.is_whole:
             self.n_tokens = self._n_together - self._n_forced  # whatever the budget is, the first one was within it
         self.n_seqs -= 1
         self.n_tokens -= n

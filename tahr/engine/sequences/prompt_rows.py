@@ -73,6 +73,14 @@ class PromptRows:
         """A copy whose rows can no longer be computed."""
         return replace(self, sources={}) if self.sources else self
 
+    def chunk(self, begin: int, n: int) -> tuple[int, bool]:
+        """How many of n tokens from `begin` on go up to the next span, or all of the one that it is in; whether it is
+        in one."""
+        span = next((span for span in self.spans if begin < span.end), None)
+        if span is None or begin + n <= span.begin:
+            return n, False
+        return (span.begin - begin, False) if begin < span.begin else (span.end - begin, True)
+
     def within(self, begin: int, end: int) -> Iterator[RowSpan]:
         """The spans that touch these places."""
         return (span for span in self.spans if span.begin < end and begin < span.end)

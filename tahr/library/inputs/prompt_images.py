@@ -37,6 +37,12 @@ class PromptImages:
         """The token that the model's template writes for an image."""
         return self.config.placeholder
 
+    @property
+    def reworded(self) -> dict[str, str]:
+        """The text that the model's template writes for an image, and what takes its place."""
+        place = self.config.place
+        return {place.written: place.around} if place.written else {}
+
     def read(self, sent: MessageImage) -> Picture:
         """An image; an error names its place."""
         try:

@@ -123,8 +123,18 @@ class AudioConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ImagePlace:
+    """How an image stands in a prompt."""
+
+    placeholder: int  # token that stands for a row
+    written: str = ""  # text that the chat template has for an image; "": the placeholder
+    around: str = ""  # text that takes its place: the placeholder, and marks around it
+    both_ways: bool = False  # tokens of an image see all of it in every layer of the text model
+
+
+@dataclass(frozen=True, slots=True)
 class ChatVisionConfig:
-    """The tower of a model that chats about images, and the token that stands for their rows in a prompt."""
+    """The tower of a model that chats about images, and how these stand in a prompt."""
 
     layers: "ModelConfig"
     processor: str  # the image processor where the files name none
@@ -132,15 +142,20 @@ class ChatVisionConfig:
     merge: int  # patches on a side of a square that becomes one row
     n_positions: int  # rows of a square table of positions, which is resized to each image; 0: rope alone
     width_out: int  # width of the text model
-    placeholder: int  # token that the chat template writes for an image
+    place: ImagePlace
     side: int = 0  # patches on a side of all images, whose table of positions stays as it is; 0: images differ in size
     has_class: bool = False  # a token without pixels stands behind the patches, and gives no row
     activation: Activation = "gelu"  # between the matrices that make rows for the text model
-    plain: bool = False  # one matrix makes rows for the text model, behind a norm
+    projector: Literal["mlp", "square", "mean"] = "mlp"  # part that makes rows for the text model
     deepstack: tuple[int, ...] = ()  # layers whose states are added to the text model's, after its first layers
     gated: bool = False  # layers have gated MLPs
     window: int = 0  # squares on a side of the windows that layers see; 0: all of an image
     whole: tuple[int, ...] = ()  # layers without windows all the same
+
+    @property
+    def placeholder(self) -> int:
+        """The token that stands for a row of an image."""
+        return self.place.placeholder
 
     def is_windowed(self, layer: int) -> bool:
         return self.window > 0 and layer not in self.whole

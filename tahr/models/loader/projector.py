@@ -9,6 +9,7 @@ from tahr.models.loader.load import OpenedModel
 from tahr.models.towers.mmproj import (
     KINDS,
     PLACEHOLDER,
+    PLACEHOLDERS,
     as_config,
     as_preprocessor,
     check_kind,
@@ -27,12 +28,13 @@ def with_tower(model: OpenedModel, path: Path) -> OpenedModel:
     found = open_gguf(path)
     f = Fields(found.metadata, f"The metadata of {path.name}")
     kind = check_kind(f, str(model.config.get("general.architecture")))
-    vision = as_config(f, kind, found.tensors)
+    described = as_config(f, kind, found.tensors)
+    vision = described["vision_config"]
     config = {
         **model.config,
-        "vision_config": vision,
+        **described,
         "preprocessor_config": as_preprocessor(f, vision),
-        "image_token_id": placeholder_of(model),
+        "image_token_id": placeholder_of(model, kind),
         "projector_type": kind,
     }
     tower = named_as_checkpoint(found.tensors, vision)
@@ -46,9 +48,10 @@ def with_tower(model: OpenedModel, path: Path) -> OpenedModel:
     return made
 
 
-def placeholder_of(model: OpenedModel) -> int:
+def placeholder_of(model: OpenedModel, kind: str) -> int:
     """The token that stands for an image."""
     tokens = model.config.get("tokenizer.ggml.tokens")
-    if tokens is None or PLACEHOLDER not in tokens:
-        raise CorruptFile(f"The model's vocabulary has no {PLACEHOLDER}, so nothing can stand for an image in it.")
-    return list(tokens).index(PLACEHOLDER)
+    name = PLACEHOLDERS.get(kind, PLACEHOLDER)
+    if tokens is None or name not in tokens:
+        raise CorruptFile(f"The model's vocabulary has no {name}, so nothing can stand for an image in it.")
+    return list(tokens).index(name)

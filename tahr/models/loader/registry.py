@@ -14,7 +14,6 @@ from tahr.models.encoders.nomic_bert import NOMIC_BERT
 from tahr.models.families.bitnet import BITNET
 from tahr.models.families.cohere import COHERE, COHERE2
 from tahr.models.families.gemma import GEMMA, GEMMA2
-from tahr.models.families.gemma3 import GEMMA3
 from tahr.models.families.gemma4 import GEMMA4
 from tahr.models.families.glm4 import GLM, GLM4
 from tahr.models.families.gpt.bloom import BLOOM
@@ -48,6 +47,7 @@ from tahr.models.files.gguf import read_gguf
 from tahr.models.files.hf import read_hf
 from tahr.models.towers.chinese_clip import CHINESE_CLIP
 from tahr.models.towers.clip import CLIP
+from tahr.models.towers.gemma3 import GEMMA3
 from tahr.models.towers.llava import LLAVA
 from tahr.models.towers.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_5, QWEN3_5_MOE, QWEN3_VL
 from tahr.models.towers.siglip import SIGLIP, SIGLIP2

@@ -1,8 +1,9 @@
 """Attention over the pages of a sequence."""
 
+from dataclasses import replace
 from typing import Literal
 
-from tahr.backends.api import AttentionSpec, HeadNorms, KVShape, Rotation, Tensor, Vector
+from tahr.backends.api import AttentionSpec, Extras, HeadNorms, KVShape, Rotation, StepInputs, Tensor, Vector
 from tahr.models.config.record import ModelConfig
 from tahr.models.config.rope import RopeConfig, mean_rotated
 from tahr.models.parts.stream import ForwardPass, NormedInput
@@ -14,7 +15,7 @@ QkNorm = Literal["", "heads", "units", "rows", "layers"]
 
 class Attention:
     """Attention over the sequence's pages, with grouped heads, rope and, in some families, norms of queries and keys,
-    sinks, or slopes in place of rope. It is causal, but for encoders."""
+    sinks, or slopes in place of rope. It is causal, but for encoders and, in some families, tokens of images."""
 
     def __init__(self, cfg: ModelConfig, layer: int, w: Weights, qk_norm: QkNorm = "", sinks: bool = False):
         kind = cfg.kinds[layer]
@@ -34,6 +35,7 @@ class Attention:
             chunked=kind.chunked,
         )
         w.backend.check_attention(self.spec, self.memory, cfg.n_heads)
+        self.images_both_ways = cfg.chat_vision is not None and cfg.chat_vision.place.both_ways
         heights = {"q_proj": q_width, "k_proj": kv_width, "v_proj": kv_width}
         self.gated = w.has("g_proj.weight")
         self.qkv = w.joined(heights | ({"g_proj": q_width} if self.gated else {}), cfg.width, cfg.qkv_bias)
@@ -59,10 +61,16 @@ class Attention:
         memory = run.memory(self.layer)
         rotation = Rotation(run.cos_sin(self.rope), self.style, self.norms, self.key_mean)
         if self.attn_scaling is None:
-            return b.rope_attention(qkv, rotation, self.spec, memory)
+            return b.rope_attention(qkv, rotation, self.spec_in(run.step), memory)
         q = b.rope_and_cache(qkv, rotation, memory)
         qkv.clear()
-        return b.attention(b.scale_queries(q, self.attn_scaling, run.step), self.spec, memory)
+        return b.attention(b.scale_queries(q, self.attn_scaling, run.step), self.spec_in(run.step), memory)
+
+    def spec_in(self, step: StepInputs) -> AttentionSpec:
+        """Where tokens of images see each other, a step with images has of each the rest of one, or a single token."""
+        if self.images_both_ways and step.limits.extras & Extras.ROWS:
+            return replace(self.spec, causal=False)
+        return self.spec
 
     def ignores_constants(self, cfg: ModelConfig, qk_norm: QkNorm) -> bool:
         """Whether keys have a bias that only adds a constant to all scores of a query."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from tahr.errors import UnsupportedModel
 from tahr.models.config.fields import Fields
-from tahr.models.config.record import ChatVisionConfig, ModelConfig
+from tahr.models.config.record import ChatVisionConfig, ImagePlace, ModelConfig
 from tahr.models.families import llama
 from tahr.models.family import Family
 from tahr.models.files.hf import activation
@@ -60,7 +60,7 @@ def tower_config(f: Fields, cfg: ModelConfig) -> ChatVisionConfig:
         merge=1,
         n_positions=tower.n_positions,
         width_out=cfg.width,
-        placeholder=placeholder_of(f, cfg),
+        place=ImagePlace(placeholder_of(f, cfg)),
         side=isqrt(tower.n_patches),
         has_class=True,
         activation=activation(replace(f, values={"projector_hidden_act": "gelu", **f.values}), "projector_hidden_act"),
@@ -87,10 +87,10 @@ def layers_run(f: Fields, n_layers: int) -> int:
     return n
 
 
-def placeholder_of(f: Fields, cfg: ModelConfig) -> int:
+def placeholder_of(f: Fields, cfg: ModelConfig, default: int = PLACEHOLDER) -> int:
     """The token that stands for an image, under its newer name or its older one."""
     name = "image_token_index" if f.get("image_token_id") is None else "image_token_id"
-    return f.count(name, cfg.n_vocab - 1, default=PLACEHOLDER, least=0)
+    return f.count(name, cfg.n_vocab - 1, default=default, least=0)
 
 
 # ---- tensors --------------------------------------------------------------------------------------------------------

@@ -10,14 +10,18 @@ from tahr.models.config import record as limits
 from tahr.models.config.fields import Fields
 from tahr.weights.tensor import HostTensor
 
+GEMMA3 = "gemma3"
 # Kinds of towers, by the architecture of the text model.
 KINDS = {
     "qwen2vl": ("qwen2vl_merger", "qwen2.5vl_merger"),
     "qwen3vl": ("qwen3vl_merger",),
     "qwen35": ("qwen3vl_merger",),
     "qwen35moe": ("qwen3vl_merger",),
+    "gemma3": (GEMMA3,),
 }
-PLACEHOLDER = "<|image_pad|>"
+PLACEHOLDERS = {GEMMA3: "<image_soft_token>"}
+PLACEHOLDER = "<|image_pad|>"  # of all others
+SCALE = 4  # patches on a side of a square of Gemma 3's, where the file does not say
 MERGE = 2  # patches on a side of a square, where the file does not say
 WINDOW = 112  # pixels on a side of a window, where the file does not say
 LEAST_TOKENS = 8  # an image has no fewer, as with llama.cpp
@@ -27,6 +31,12 @@ TOP = {
     "v.patch_embd.weight.1": "vision.patch.second.weight",
     "v.patch_embd.bias": "vision.patch.bias",
     "v.position_embd.weight": "vision.positions.weight",
+}
+FIXED = {
+    "v.post_ln.weight": "vision.post_norm.weight",
+    "v.post_ln.bias": "vision.post_norm.bias",
+    "mm.soft_emb_norm.weight": "vision.mean_norm.weight",
+    "mm.input_projection.weight": "vision.input_projection.weight",
 }
 MERGER = {"v.post_ln": "norm", "mm.0": "up", "mm.2": "down"}
 DEEPSTACK = {"norm": "norm", "fc1": "up", "fc2": "down"}
@@ -60,8 +70,10 @@ def check_kind(f: Fields, architecture: str) -> str:
 
 
 def as_config(f: Fields, kind: str, tensors: Mapping[str, HostTensor]) -> dict[str, Any]:
-    """The `vision_config` that a config.json of the same tower has."""
+    """What a config.json with the same tower says of it."""
     part = Fields(f.values, f.where, prefix="clip.vision.")
+    if kind == GEMMA3:
+        return fixed_config(f, part, tensors)
     width = part.count("embedding_length", limits.MOST_WIDTH)
     n_layers = part.count("block_count", limits.MOST_LAYERS)
     stacked = part.items("is_deepstack_layers", n_layers)
@@ -70,7 +82,7 @@ def as_config(f: Fields, kind: str, tensors: Mapping[str, HostTensor]) -> dict[s
     n_positions = 0
     if kind == "qwen3vl_merger":
         n_positions = needed(tensors, "v.position_embd.weight", n_axes=2).shape[0]
-    return {
+    vision = {
         "depth": n_layers,
         "hidden_size": width,
         "num_heads": part.get("attention.head_count"),
@@ -85,6 +97,29 @@ def as_config(f: Fields, kind: str, tensors: Mapping[str, HostTensor]) -> dict[s
         "window_size": part.count("window_size", limits.MOST_WIDTH, default=WINDOW),
         "fullatt_block_indexes": whole_layers(part, n_layers) if kind == "qwen2.5vl_merger" else [],
     }
+    return {"vision_config": vision}
+
+
+def fixed_config(f: Fields, part: Fields, tensors: Mapping[str, HostTensor]) -> dict[str, Any]:
+    """The same of a tower whose images have one size."""
+    width = part.count("embedding_length", limits.MOST_WIDTH)
+    image = part.count("image_size", limits.MOST_WIDTH)
+    patch = part.count("patch_size", limits.MOST_WIDTH)
+    scale = part.count("projector.scale_factor", limits.MOST_WIDTH, default=SCALE)
+    if image // patch % scale:
+        raise part.wrong("projector.scale_factor", f"a part of the {image // patch} patches on a side of an image")
+    needed(tensors, "v.patch_embd.weight", n_axes=4)
+    vision = {
+        "hidden_size": width,
+        "num_hidden_layers": part.count("block_count", limits.MOST_LAYERS),
+        "num_attention_heads": part.get("attention.head_count"),
+        "intermediate_size": mlp_width(tensors, width),
+        "hidden_act": activation(f),
+        "layer_norm_eps": part.get("attention.layer_norm_epsilon"),
+        "image_size": image,
+        "patch_size": patch,
+    }
+    return {"vision_config": vision, "mm_tokens_per_image": (image // patch // scale) ** 2}
 
 
 def mlp_width(tensors: Mapping[str, HostTensor], width: int) -> int:
@@ -119,6 +154,10 @@ def whole_layers(part: Fields, n_layers: int) -> list[Any]:
 def as_preprocessor(f: Fields, vision: Mapping[str, Any]) -> dict[str, Any]:
     """The preprocessor_config.json of the same images."""
     part = Fields(f.values, f.where, prefix="clip.vision.")
+    colours = {"image_mean": part.items("image_mean", 3), "image_std": part.items("image_std", 3)}
+    if "image_size" in vision:
+        size = {"height": vision["image_size"], "width": vision["image_size"]}
+        return {"image_processor_type": "Gemma3ImageProcessor", "size": size, **colours}
     side = part.count("patch_size", limits.MOST_WIDTH) * vision["spatial_merge_size"]
     least = part.get("image_min_pixels")
     most = part.get("image_max_pixels")
@@ -128,8 +167,7 @@ def as_preprocessor(f: Fields, vision: Mapping[str, Any]) -> dict[str, Any]:
         "merge_size": vision["spatial_merge_size"],
         "min_pixels": LEAST_TOKENS * side**2 if least is None else least,
         "max_pixels": MOST_TOKENS * side**2 if most is None else most,
-        "image_mean": part.items("image_mean", 3),
-        "image_std": part.items("image_std", 3),
+        **colours,
     }
 
 
@@ -138,16 +176,17 @@ def named_as_checkpoint(tensors: Mapping[str, HostTensor], vision: Mapping[str, 
     up = tensors["v.blk.0.ffn_up.weight"]
     # Older converters took the one matrix for the other.
     layer = SWAPPED if up.shape == (vision["hidden_size"], vision["intermediate_size"]) != up.shape[::-1] else LAYER
-    stacked = vision["deepstack_visual_indexes"]
+    stacked = vision.get("deepstack_visual_indexes")
     return {tower_name(name, layer, stacked): tensor for name, tensor in tensors.items()}
 
 
-def tower_name(name: str, layer_names: Mapping[str, str], stacked: list[int]) -> str:
-    """The canonical name of a tensor."""
-    if name in TOP:
-        return TOP[name]
+def tower_name(name: str, layer_names: Mapping[str, str], stacked: list[int] | None) -> str:
+    """The canonical name of a tensor; a tower of images of one size feeds no layers of the text model."""
+    top = TOP | FIXED if stacked is None else TOP
+    if name in top:
+        return top[name]
     stem, _, kind = name.rpartition(".")
-    if stem in MERGER:
+    if stacked is not None and stem in MERGER:
         return f"vision.merger.{MERGER[stem]}.{kind}"
     found = re.fullmatch(r"v\.(blk|deepstack)\.(\d{1,4})\.(\w+)", stem)
     if found is None:
@@ -155,6 +194,6 @@ def tower_name(name: str, layer_names: Mapping[str, str], stacked: list[int]) ->
     layer = int(found[2])
     if found[1] == "blk" and found[3] in layer_names:
         return f"vision.layers.{layer}.{layer_names[found[3]]}.{kind}"
-    if found[1] == "deepstack" and layer in stacked and found[3] in DEEPSTACK:
+    if found[1] == "deepstack" and stacked and layer in stacked and found[3] in DEEPSTACK:
         return f"vision.deepstack.{stacked.index(layer)}.{DEEPSTACK[found[3]]}.{kind}"
     return name

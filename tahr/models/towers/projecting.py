@@ -1,5 +1,5 @@
 """Towers of images of one size: CLIP's, cut short, with an MLP of every patch behind it; SigLIP's, with a matrix of
-every square of them."""
+every square of them, or of the mean of these."""
 
 from collections.abc import Callable
 from functools import partial
@@ -37,8 +37,7 @@ class ProjectingTower:
         self.positions = w.matrix("positions.weight", cfg.n_positions, layers.width)
         self.norm = w.norm("norm") if w.has("norm.weight") else None
         self.layers = [vit_layer(layers, i, w.at(f"layers.{i}")) for i in range(layers.n_layers)]
-        projector = SquareProjector if cfg.plain else PatchProjector
-        self.projector = projector(cfg, w)
+        self.projector = PROJECTORS[cfg.projector](cfg, w)
         self._ropes = {kind.rope: make_rope(layers, kind.rope) for kind in layers.kinds}
 
     @property
@@ -112,6 +111,28 @@ class PatchProjector:
         return backend.linear(rows, self.down)
 
 
+class MeanProjector:
+    """The mean of the patches of a square, each normed; then a norm without a bias, and a matrix."""
+
+    def __init__(self, cfg: ChatVisionConfig, w: Weights):
+        self.n = cfg.n_merged
+        self.norm = w.norm("post_norm")
+        self.gain = w.vector("mean_norm.weight", cfg.layers.width)
+        self.eps = cfg.layers.norm_eps
+        self.matrix = w.linear("projector", cfg.width_out, cfg.layers.width)
+
+    def __call__(self, backend: Backend, step: StepInputs, rows: Tensor) -> Tensor:
+        width = rows.width
+        rows = self.norm.apply(backend, rows)
+        squares = backend.join_rows(rows, self.n, step)
+        total = backend.columns(squares, 0, width)
+        for i in range(1, self.n):
+            total = backend.add(total, backend.columns(squares, i * width, width))
+        mean = backend.scale(total, 1 / self.n)
+        return backend.linear(backend.rms_norm(mean, self.gain, self.eps), self.matrix)
+
+
+PROJECTORS = {"mlp": PatchProjector, "square": SquareProjector, "mean": MeanProjector}
 Build = Callable[[ModelConfig, Weights], Decoder]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from tahr.errors import UnsupportedModel
 from tahr.models.config import record as limits
 from tahr.models.config.fields import Fields
-from tahr.models.config.record import ChatVisionConfig, ModelConfig
+from tahr.models.config.record import ChatVisionConfig, ImagePlace, ModelConfig
 from tahr.models.config.rope import in_the_plane
 from tahr.models.decoder import Decoder
 from tahr.models.encoders.layers import of_floats
@@ -159,7 +159,7 @@ def tower_config(part: Fields, cfg: ModelConfig, placeholder: int) -> ChatVision
         merge=part.count("spatial_merge_size", MOST_MERGE),
         n_positions=n_positions,
         width_out=cfg.width,
-        placeholder=placeholder,
+        place=ImagePlace(placeholder),
         deepstack=layer_numbers(part, "deepstack_visual_indexes", layers.n_layers),
     )
 

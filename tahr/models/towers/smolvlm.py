@@ -8,7 +8,7 @@ import numpy as np
 
 from tahr.errors import UnsupportedModel
 from tahr.models.config.fields import Fields
-from tahr.models.config.record import ChatVisionConfig, ModelConfig
+from tahr.models.config.record import ChatVisionConfig, ImagePlace, ModelConfig
 from tahr.models.encoders.layers import of_floats
 from tahr.models.families import llama
 from tahr.models.family import Family
@@ -63,9 +63,9 @@ def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
         merge=merge,
         n_positions=tower.n_positions,
         width_out=cfg.width,
-        placeholder=f.count("image_token_id", cfg.n_vocab - 1, default=PLACEHOLDER, least=0),
+        place=ImagePlace(f.count("image_token_id", cfg.n_vocab - 1, default=PLACEHOLDER, least=0)),
         side=side,
-        plain=True,
+        projector="square",
     )
     return replace(cfg, chat_vision=vision)
 
@@ -84,8 +84,13 @@ def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
     """The tower's tensors, if the files have a tower."""
     if cfg.chat_vision is None or PATCH not in tensors:
         return tensors
-    tensors.define(POSITIONS, square_by_square(tensors.take(POSITIONS), cfg.chat_vision))
+    positions_by_square(tensors, cfg.chat_vision)
     return arrange_tower(cfg, tensors)
+
+
+def positions_by_square(tensors: Tensors, cfg: ChatVisionConfig) -> None:
+    """Bring the table of positions into the order of patches."""
+    tensors.define(POSITIONS, square_by_square(tensors.take(POSITIONS), cfg))
 
 
 def square_by_square(stored: Make, cfg: ChatVisionConfig) -> Make:

@@ -7,12 +7,15 @@ template's own: they go on under aliases, and the names come back as plain text 
 
 import os
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from tahr.errors import TemplateError
 from tahr.text.templates.chat import ChatTemplate
 from tahr.text.templates.tool_history import adapted
 from tahr.text.tokens.tokenizer import Tokenizer
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Marks:
@@ -52,10 +55,12 @@ def encode_chat(
     template: ChatTemplate,
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] | None = None,
+    reworded: Mapping[str, str] = NOTHING,
     **variables: Any,
 ) -> list[int]:
     """The tokens of a rendered conversation. A template that opens the text itself does not get a second opening; what
-    closes a text is left out, because the model is to go on."""
+    closes a text is left out, because the model is to go on. `reworded` has texts that a template writes, and others that
+    take their place."""
     marks = Marks(tokenizer)
     messages, tools = adapted(template, messages, tools)
     try:
@@ -65,6 +70,8 @@ def encode_chat(
     except RecursionError as error:
         raise TemplateError("The messages or template variables nest without end: flatten them.") from error
     text = template.render(given, tools=tools, **named)
+    for written, other in reworded.items():
+        text = text.replace(written, other)
     opening = () if is_opened(tokenizer, text) else tokenizer.prefix
     if marks:
         plain = marks.take_back(tokenizer.disguise(text))
