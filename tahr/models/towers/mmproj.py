@@ -20,7 +20,7 @@ KINDS = {
     "gemma3": (GEMMA3,),
 }
 PLACEHOLDERS = {GEMMA3: "<image_soft_token>"}
-PLACEHOLDER = "<|image_pad|>"  # of all others
+PLACEHOLDER = "<|image_pad|>"  # where the kind has no other
 SCALE = 4  # patches on a side of a square of Gemma 3's, where the file does not say
 MERGE = 2  # patches on a side of a square, where the file does not say
 WINDOW = 112  # pixels on a side of a window, where the file does not say
@@ -70,7 +70,7 @@ def check_kind(f: Fields, architecture: str) -> str:
 
 
 def as_config(f: Fields, kind: str, tensors: Mapping[str, HostTensor]) -> dict[str, Any]:
-    """What a config.json with the same tower says of it."""
+    """The fields that a config.json with the same tower has."""
     part = Fields(f.values, f.where, prefix="clip.vision.")
     if kind == GEMMA3:
         return fixed_config(f, part, tensors)
@@ -101,7 +101,7 @@ def as_config(f: Fields, kind: str, tensors: Mapping[str, HostTensor]) -> dict[s
 
 
 def fixed_config(f: Fields, part: Fields, tensors: Mapping[str, HostTensor]) -> dict[str, Any]:
-    """The same of a tower whose images have one size."""
+    """Fields of a tower whose images have one size."""
     width = part.count("embedding_length", limits.MOST_WIDTH)
     image = part.count("image_size", limits.MOST_WIDTH)
     patch = part.count("patch_size", limits.MOST_WIDTH)
