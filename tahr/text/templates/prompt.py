@@ -59,8 +59,8 @@ def encode_chat(
     **variables: Any,
 ) -> list[int]:
     """The tokens of a rendered conversation. A template that opens the text itself does not get a second opening; what
-    closes a text is left out, because the model is to go on. `reworded` has texts that a template writes, and what takes
-    the place of each."""
+    closes a text is left out, because the model is to go on. `reworded` has texts that a template writes, and what
+    takes the place of each."""
     marks = Marks(tokenizer)
     messages, tools = adapted(template, messages, tools)
     try:
