@@ -132,7 +132,12 @@ class MeanProjector:
         return backend.linear(backend.rms_norm(mean, self.gain, self.eps), self.matrix)
 
 
-PROJECTORS = {"mlp": PatchProjector, "square": SquareProjector, "mean": MeanProjector}
+Projector = Callable[[Backend, StepInputs, Tensor], Tensor]
+PROJECTORS: dict[str, Callable[[ChatVisionConfig, Weights], Projector]] = {
+    "mlp": PatchProjector,
+    "square": SquareProjector,
+    "mean": MeanProjector,
+}
 Build = Callable[[ModelConfig, Weights], Decoder]
 
 
