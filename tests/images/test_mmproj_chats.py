@@ -126,4 +126,6 @@ def test_which_tower_is_fetched_with_a_model() -> None:
     names = ["q4/model-Q4_K_M.gguf", "q4/mmproj-F16.gguf", "model-Q8_0.gguf", "mmproj-Q8_0.gguf"]
     assert tower_to_fetch(names, names[0], "Qwen/Qwen3-VL-2B-Instruct-GGUF") == ("q4/mmproj-F16.gguf",)
     assert tower_to_fetch(names, names[2], "ggml-org/Qwen2.5-VL-3B-Instruct-GGUF") == ("mmproj-Q8_0.gguf",)
-    assert tower_to_fetch(names, names[2], "ggml-org/gemma-3-4b-it-GGUF") == ()  # Tahr does not run that one
+    assert tower_to_fetch(names, names[2], "ggml-org/gemma-3-4b-it-GGUF") == tower_to_fetch(names, names[2], "Qwen3-VL")
+    assert tower_to_fetch(names, names[2], "ggml-org/gemma-3-1b-it-GGUF") == ()  # which reads texts alone
+    assert tower_to_fetch(names, names[2], "ggml-org/MiniCPM-V-4-GGUF") == ()  # Tahr does not run that one
