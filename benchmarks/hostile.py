@@ -2,9 +2,9 @@
 
 usage: benchmarks/hostile.py MODEL [--seconds 300] [--most-gap 1] [--most-growth 50] [OPTIONS OF SERVE]
 Each stream asks its own prompt greedily again and again; its text must be the one it got alone. Exits with 1 if a text
-differs, two events of a stream lie further apart than --most-gap seconds, memory after the first third and at the end
-differ by more than --most-growth MB, or the process ends later than --most-end seconds (the grace time) after
-SIGTERM.
+differs, two events of a stream lie further apart than --most-gap seconds, the medians of memory in the second third and
+in the last differ by more than --most-growth MB (what attacks take comes and goes), or the process ends later than
+--most-end seconds (the grace time) after SIGTERM.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from urllib.parse import urlsplit
 
 from lean_client import request
@@ -147,12 +148,13 @@ def run(args: argparse.Namespace, log: Path) -> list[str]:
                 ended_s = end(server)
             finally:
                 attacker.terminate()
-    settled, last, peak = sizes[len(sizes) // 3], sizes[-1], max(sizes)
+    third = len(sizes) // 3
+    settled, last = median(sizes[third : 2 * third]), median(sizes[2 * third :])
     gap_s, when = max(seen.gaps_s)
     print(f"{n_attacks} attacks in {args.seconds:.0f} s; {seen.n_whole} ordinary streams ended")
     print(f"longest gap {gap_s:.2f} s, during: {', '.join(attacks_during(log, gap_s, when)) or 'nothing'}")
     print(f"longest wait for a first event {max(seen.first_s):.2f} s")
-    print(f"resident: {began:.0f} MB before, {settled:.0f} after a third, {last:.0f} at the end, {peak:.0f} at most")
+    print(f"resident: {began:.0f} MB, then {settled:.0f}, in the last third {last:.0f}, at most {max(sizes):.0f}")
     print(f"SIGTERM: ended after {ended_s:.1f} s (grace {GRACE_S:.0f} s)")
     wrong = {
         "texts differ from those alone": seen.texts != wanted,
