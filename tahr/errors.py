@@ -118,6 +118,18 @@ class WeightsChanged(GenerateError):
     """A file of a loaded model was changed in place, so what the model computes could not be trusted."""
 
 
+class OffloadError(GenerateError):
+    """Weights that lie outside memory could not be read when a step needed them."""
+
+
+class OffloadEof(OffloadError):
+    """The source of such weights ended before they did."""
+
+
+class TensorNotFound(OffloadError):
+    """No tensor has the name that a layer pager was asked for."""
+
+
 class ContextExceeded(ConfigError):
     """A prompt, or a prompt and the reply that is asked for, are longer than the context."""
 

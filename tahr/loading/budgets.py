@@ -1,11 +1,15 @@
 """Options about weights that do not fit, and the backends that have a mechanism for them."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from tahr.backends.api import Backend
+from tahr.backends.host.memory import host_total_bytes
 from tahr.config import EngineConfig
+from tahr.config.sizes import parse_size
 from tahr.errors import ConfigError
 from tahr.offload.homes import ON_HOST
+from tahr.offload.policy import OffloadPolicy
 
 
 class Needs(NamedTuple):
@@ -24,8 +28,29 @@ OPTIONS = {
     "ram_budget": Needs(
         frozenset({"paged"}), False, "use a backend that reads weights as they are needed, such as cpu"
     ),
-    "offload_dir": Needs(frozenset({"paged"}), False, "nothing is written there"),
+    "offload_dir": Needs(frozenset({ON_HOST}), True, "nothing is written there"),
 }
+
+
+KV_SHARE = 4  # share of a budget that keys and values may take where nobody says how much: one n-th
+
+
+def budget_bytes(config: EngineConfig) -> int:
+    """The host memory that weights and KV may take."""
+    assert config.ram_budget is not None
+    return parse_size(config.ram_budget, "ram_budget").of(host_total_bytes())
+
+
+def policy_of(config: EngineConfig) -> OffloadPolicy:
+    """The bound on the host's memory that was asked for."""
+    return OffloadPolicy.budget(budget_bytes(config)) if config.ram_budget is not None else OffloadPolicy.none()
+
+
+def within_budget(config: EngineConfig) -> EngineConfig:
+    """The configuration with a bound on keys and values that leaves room for weights."""
+    if config.ram_budget is None or config.kv_bytes is not None:
+        return config
+    return replace(config, kv_bytes=budget_bytes(config) // KV_SHARE)
 
 
 def refuse_budgets(config: EngineConfig, backend: Backend) -> None:

@@ -25,6 +25,7 @@ from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache
 from tahr.kv.row_slots import RowSlots
 from tahr.kv.slots import StateSlots
+from tahr.loading.budgets import within_budget
 from tahr.loading.capacity import (
     Capacity,
     KVGroup,
@@ -233,12 +234,14 @@ def load_engine(
     """
     source = for_context(source, config)
     draft_source = for_context(draft_source, config) if draft_source else None
+    config = within_budget(config)
     logits = LogitWidth(tokenizer.n_vocab, source.model_config().n_vocab)
     with no_collections():  # torch's modules are many objects that stay
         backend = open_backend(config.backend, config.n_threads, config.deterministic, logits)
     lora_rows = kept_lora_rows(config, backend)
     planned = plan_of(source, backend, config, lora_rows, draft_source, whole_texts)
-    loaded = load(source, backend, quantize=config.quantize, lora_rows=lora_rows)
+    backend.hold_arenas(planned.arenas)
+    loaded = load(source, backend, quantize=config.quantize, lora_rows=lora_rows, homes=planned.elsewhere)
     check_vocabulary(tokenizer, loaded.config, source.name)
     draft = load_draft(draft_source, backend, tokenizer) if draft_source else None
     engine, note = build_engine(

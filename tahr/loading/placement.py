@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tahr.errors import LoadError
-from tahr.offload.homes import Home, Homes, TensorSize
+from tahr.offload.homes import Home, Homes, SlotArena, TensorSize
+from tahr.offload.plan import PagedPlan
+
+HEAD = "lm_head.weight"
+TABLE = "model.embed_tokens.weight"
+NOTHING_PAGED = PagedPlan({})
 
 
 class DeviceFacts(NamedTuple):
@@ -47,6 +52,8 @@ class Placement:
     sizes: Mapping[str, TensorSize]
     devices: Sequence[DeviceFacts]
     pools: Sequence[Pool] = ()
+    arenas: Sequence[SlotArena] = ()
+    step_bytes: int = 0  # read from disk in a step of one token
 
     def n_bytes(self, name: str) -> int:
         """Bytes of a tensor at its home."""
@@ -62,6 +69,11 @@ class Placement:
     def file_bytes(self) -> int:
         """Weights that are looked up in their file, which the system may drop from memory."""
         return sum(self.n_bytes(name) for name, home in self.homes.items() if home.how == "file")
+
+    @property
+    def paged_bytes(self) -> int:
+        """Weights that are in memory only while steps need them."""
+        return sum(self.n_bytes(name) for name, home in self.homes.items() if home.how == "paged")
 
     @property
     def pool_bytes(self) -> int:
@@ -85,7 +97,10 @@ class Placement:
     def elsewhere(self) -> Homes:
         """Homes of the tensors that are neither at the usual place nor tables in their file."""
         usual = self.default_home
-        return {name: home for name, home in self.homes.items() if home != usual and home.how != "file"}
+        found = {name: home for name, home in self.homes.items() if home != usual and home.how != "file"}
+        if HEAD in found:  # The head may be the table that is looked up
+            found[TABLE] = found[HEAD]
+        return found
 
     def place_of(self, home: Home) -> str:
         """A home in words."""
@@ -112,12 +127,21 @@ def part_of(name: str) -> str:
     return next((part for word, part in PARTS.items() if word in name), "norms, biases and other vectors")
 
 
-def place(sizes: Mapping[str, TensorSize], devices: Sequence[DeviceFacts], pools: Sequence[Pool] = ()) -> Placement:
-    """Everything on the first device; tables that are read in their file stay there."""
+def place(
+    sizes: Mapping[str, TensorSize],
+    devices: Sequence[DeviceFacts],
+    pools: Sequence[Pool] = (),
+    paged: PagedPlan = NOTHING_PAGED,
+) -> Placement:
+    """Everything on the first device but what is paged; tables that are read in their file stay there."""
     resident = Home(None if devices[0].is_host else 0, "resident")
     table = Home(None, "file")
     homes = {name: table if size.file_bytes else resident for name, size in sizes.items()}
-    return Placement(homes, sizes, devices, pools)
+    slots = [
+        Pool("slots of experts" if arena.by_usage else "slots of layers", arena.n_slots, "slots", arena.n_bytes)
+        for arena in paged.arenas
+    ]
+    return Placement({**homes, **paged.homes}, sizes, devices, [*pools, *slots], paged.arenas, paged.step_bytes)
 
 
 def refuse_too_large(placement: Placement, least_pool_bytes: int = 0) -> None:

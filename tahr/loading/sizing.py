@@ -1,6 +1,6 @@
 """Size of a model on a backend, from the headers of its files: the model is built of tensors without bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, cast
@@ -10,7 +10,7 @@ import numpy as np
 from tahr.backends.api import Backend, JoinedLinears, Linear, Vector, Weight
 from tahr.backends.host.budget import HOST_SHARE
 from tahr.config import EngineConfig
-from tahr.loading.budgets import refuse_budgets
+from tahr.loading.budgets import budget_bytes, policy_of, refuse_budgets
 from tahr.loading.capacity import KVGroup, kv_groups, state_bytes
 from tahr.loading.memory_plan import MemoryPlan, check_kv_dtype, plan_memory
 from tahr.loading.placement import DeviceFacts, Placement, Pool, place, refuse_too_large
@@ -18,7 +18,8 @@ from tahr.loading.row_inputs import ROW_NUMBER_BYTES, inputs_of, n_row_slots, ro
 from tahr.loading.speculation import Draft
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import Loaded, OpenedModel, load
-from tahr.offload.homes import TensorSize
+from tahr.offload.homes import Panels, TensorSize
+from tahr.offload.plan import plan_paging
 from tahr.weights.tensor import HostTensor
 from tahr.weights.unread import without_data
 
@@ -33,6 +34,7 @@ class SizingBackend:
     def __init__(self, backend: Backend):
         self.backend = backend
         self.n_taken = 0
+        self.panels: dict[str, Panels | None] = {}  # keys are names in files
         self.n_lora_bytes = 0
         self.n_row_bytes = 0
 
@@ -43,6 +45,7 @@ class SizingBackend:
         n_bytes = self.backend.weight_bytes(tensor, self.n_taken)
         file_bytes = self.backend.file_bytes(tensor)
         self.n_taken += 0 if file_bytes else n_bytes
+        self.panels[tensor.name] = self.backend.panels(tensor)
         n_stack = prod(tensor.shape[:-2])
         (n_rows, n_cols) = tensor.shape[-2:]
         return Weight(tensor.name, tensor.format.name, "", n_rows, n_cols, n_bytes, None, n_stack, file_bytes)
@@ -70,12 +73,16 @@ def size_up(source: OpenedModel, backend: SizingBackend, quantize: str | None = 
     return load(replace(source, tensors=tensors), cast(Backend, backend), quantize=quantize, lora_rows=lora_rows)
 
 
-def tensor_sizes(loaded: Loaded) -> dict[str, TensorSize]:
+def tensor_sizes(loaded: Loaded, panels: Mapping[str, Panels | None] | None = None) -> dict[str, TensorSize]:
     """Every tensor of a model. A head that is the embedding is a tensor of its own where the embedding is mapped."""
-    sizes = {name: TensorSize(w.format, w.n_bytes, w.file_bytes) for name, w in loaded.sizes.items()}
+    panels = panels or {}
+    sizes = {
+        name: TensorSize(w.format, w.n_bytes, w.file_bytes, panels.get(w.name)) for name, w in loaded.sizes.items()
+    }
     decoder = loaded.decoder
     if decoder.table.file_bytes and decoder.head and decoder.head.weight is decoder.table:
-        sizes["lm_head.weight"] = TensorSize(decoder.table.format, decoder.table.n_bytes)
+        table = decoder.table
+        sizes["lm_head.weight"] = TensorSize(table.format, table.n_bytes, panels=panels.get(table.name))
     return sizes | {VECTORS: TensorSize("F32", loaded.n_vector_bytes)}
 
 
@@ -91,7 +98,7 @@ def plan_of(
     refuse_budgets(config, backend)
     sizing = SizingBackend(backend)
     loaded = size_up(source, sizing, config.quantize, lora_rows)
-    sizes = tensor_sizes(loaded)
+    sizes = tensor_sizes(loaded, sizing.panels)
     drafted = None
     if draft:
         small = size_up(draft, sizing)
@@ -99,11 +106,22 @@ def plan_of(
         sizes |= {f"draft.{name}": size for name, size in tensor_sizes(small).items()}
     devices = [device_of(backend)]
     least = least_pool_bytes(loaded.decoder, config, backend)
-    refuse_too_large(place(sizes, devices), least)
+    if config.ram_budget is None:
+        refuse_too_large(place(sizes, devices), least)
     row_pools = row_pools_of(loaded.decoder, config)
     sizing.n_row_bytes = sum(pool.n_bytes for pool in row_pools)
     memory = plan_memory(cast(Backend, sizing), loaded.decoder, config, drafted, whole_texts)
-    return place(sizes, devices, [*pools_of(memory, sizing.n_lora_bytes), *row_pools])
+    pools = [*pools_of(memory, sizing.n_lora_bytes), *row_pools]
+    if config.ram_budget is None:
+        return place(sizes, devices, pools)
+    moe = loaded.config.moe
+    used_share = moe.n_active / moe.n_experts if moe else 1.0
+    budget = budget_bytes(config)
+    n_pool_bytes = sum(pool.n_bytes for pool in pools)
+    paged = plan_paging(sizes, budget, policy_of(config), len(loaded.decoder.layers), n_pool_bytes, used_share)
+    placed = place(sizes, devices, pools, paged)
+    refuse_too_large(placed, least)
+    return placed
 
 
 def least_pool_bytes(decoder: Decoder, config: EngineConfig, backend: Backend) -> int:
@@ -159,4 +177,5 @@ def summary(placement: Placement) -> str:
     pools = f"pools {placement.pool_bytes / 1e6:.1f} MB"
     n_row_bytes = sum(pool.n_bytes for pool in placement.pools if pool.name == ROW_SLOTS)
     rows = f", {n_row_bytes / 1e6:.1f} MB of them row slots" if n_row_bytes else ""
-    return f"Planned: weights {placement.resident_bytes / 1e6:.1f} MB on {where}{in_file}; {pools}{rows}"
+    paged = f", {placement.paged_bytes / 1e6:.1f} MB paged" if placement.paged_bytes else ""
+    return f"Planned: weights {placement.resident_bytes / 1e6:.1f} MB on {where}{in_file}{paged}; {pools}{rows}"

@@ -32,8 +32,9 @@ class Decoder:
         self.embedding = TokenEmbedding(cfg, w)
         self.table = self.embedding.table
         # Tables that steps go on reading in the model's files.
+        paged = [w.tensors[name].source for name, home in w.homes.items() if home.how == "paged" and w.has(name)]
         tables = [w.tensors[name].source for name in TABLES if w.backend.maps_tables and w.has(name)]
-        self.files = FileWatch(tables)
+        self.files = FileWatch([*tables, *paged])
         self.linears = w.counts.linears  # shapes of those that adapters may change
         self.encoding: Encoding | None = None  # the way from whole texts to vectors; None: the model generates
         self.text_head: TextHead | None = None

@@ -17,12 +17,26 @@ from tahr.errors import ConfigError
 How = Literal["resident", "streamed", "paged", "file"]
 
 
+class Panels(NamedTuple):
+    """A matrix, or a stack of such, as it can be paged: each of `n_pieces` in so many panels of `n_bytes`."""
+
+    n_pieces: int
+    n_panels: int
+    n_bytes: int
+    is_stack: bool
+
+    def slots_each(self, slot_bytes: int) -> int:
+        """Slots that a piece fills."""
+        return -(-self.n_panels // (slot_bytes // self.n_bytes))
+
+
 class TensorSize(NamedTuple):
     """A tensor in numbers: what a backend keeps of it, and what of it is read in its file for ever."""
 
     format: str
     n_bytes: int
     file_bytes: int = 0
+    panels: Panels | None = None  # None: it cannot be paged
 
 
 class TensorSplit(NamedTuple):
@@ -31,6 +45,19 @@ class TensorSplit(NamedTuple):
     axis: int
     part: int
     n: int
+
+
+class SlotArena(NamedTuple):
+    """Host memory that paged matrices share, in slots of equal size; stacks of matrices have one of their own."""
+
+    slot_bytes: int
+    n_slots: int
+    by_usage: bool  # experts: which are used cannot be foreseen
+    n_ahead: int = 0  # matrices read ahead, where steps use them in one order
+
+    @property
+    def n_bytes(self) -> int:
+        return self.slot_bytes * self.n_slots
 
 
 class Home(NamedTuple):

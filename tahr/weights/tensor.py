@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from tahr._native import address_of
 from tahr.weights.formats import Format
 from tahr.weights.source import Source
 
@@ -32,6 +33,14 @@ class HostTensor:
     @property
     def n_bytes(self) -> int:
         return int(self.data.size)
+
+    @property
+    def file_offset(self) -> int | None:
+        """Where the bytes begin in the file they were mapped from; None where they were made, or lie in many places."""
+        if self.source is None or self.source.file is None or not self.data.flags.c_contiguous:
+            return None
+        offset = address_of(self.data) - address_of(self.source.data)
+        return offset if offset == self.start else None
 
     def dense(self) -> NDArray[np.float32]:
         """The values as a new f32 array."""

@@ -135,7 +135,8 @@ def test_every_tensor_of_every_family(case: str, name: str, tmp_path: Path) -> N
     backend = backends_here.backend(name)
     source = open_model([], write_hf(tmp_path, CASES[case], make_weights(CASES[case]), "BF16"))
     planned, loaded = plan_of(source, backend, CONFIG), load(source, backend)
-    assert planned.sizes == tensor_sizes(loaded) and planned.homes.keys() == planned.sizes.keys()
+    sizes = {name: size._replace(panels=None) for name, size in planned.sizes.items()}
+    assert sizes == tensor_sizes(loaded) and planned.homes.keys() == planned.sizes.keys()
     ties = loaded.config.tied
     counted = [size.n_bytes for name, size in planned.sizes.items() if name != "lm_head.weight" or not ties]
     assert sum(counted) == loaded.n_weight_bytes

@@ -15,7 +15,7 @@ from tahr.backends.api.tensors import Bytes, Floats, JoinedLinears, Linear, Vect
 from tahr.backends.host.budget import host_kv_budget
 from tahr.backends.host.memory import loadable_bytes
 from tahr.errors import ConfigError
-from tahr.offload.homes import USUAL_HOMES, Home
+from tahr.offload.homes import USUAL_HOMES, Home, Panels, SlotArena
 from tahr.weights.source import Stamp, file_stamp
 from tahr.weights.tensor import HostTensor
 
@@ -49,6 +49,13 @@ class Memory(Device):
             f"The {self.name} backend has no way to use {tensor.name} from another place: leave out the budget that "
             "asks for it."
         )
+
+    def panels(self, tensor: HostTensor) -> Panels | None:
+        """The pieces in which a tensor can be paged; None where it cannot. Told without its data."""
+        return None
+
+    def hold_arenas(self, arenas: Sequence[SlotArena]) -> None:
+        """Take the memory that matrices whose home is "paged" will share; called before the first of them."""
 
     def weight_bytes(self, tensor: HostTensor, n_taken: int = 0) -> int:
         """The `n_bytes` of what `weight` makes of a tensor, told without its data; `n_taken` bytes of other matrices

@@ -44,6 +44,7 @@ from tahr.backends.cpu.isa import choose_isa, choose_threads, wants_plain_attent
 from tahr.backends.cpu.kv import KV_TYPES, PagedLayer, check_heads, make_layer, task_heads
 from tahr.backends.cpu.lora import CpuLoraBank
 from tahr.backends.cpu.memory import Arena, Buffer, Count, Routes
+from tahr.backends.cpu.pager import PagedMatrix, SlotMemory, awaited, panels_of
 from tahr.backends.cpu.pages import CpuPageIO
 from tahr.backends.cpu.queue import CpuPlan, QuantisedRows, Queue, offer_quantised
 from tahr.backends.cpu.recurrence import check_delta_net, check_state_space, enqueue_delta_net, enqueue_state_space
@@ -52,6 +53,7 @@ from tahr.backends.cpu.sampling import NativeSampler
 from tahr.backends.cpu.weights import PackedMatrix, packed_format, stack_shape, table_bytes
 from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampledAtOnce, SampleRows
 from tahr.errors import ConfigError
+from tahr.offload.homes import USUAL_HOMES, Home, Panels, SlotArena
 from tahr.weights.tensor import HostTensor
 
 
@@ -60,6 +62,7 @@ class CpuBackend(RowOps):
 
     name = "cpu"
     maps_tables = True
+    homes = USUAL_HOMES | {"paged"}
     file_stamp = staticmethod(native.file_stamp)  # Python makes twenty objects of what it asks the system
     kv_dtypes = tuple(KV_TYPES)
     page_order = "heads"
@@ -75,12 +78,27 @@ class CpuBackend(RowOps):
         self.pool = native.Pool(self.n_threads)
         self._sampler = NativeSampler(self.isa, self.pool)
         self._eager = self._queue = Queue(self.isa)
+        self._slots: dict[bool, SlotMemory] = {}  # keys: whether stacks of matrices share them
         self._arenas: WeakValueDictionary[int, Arena] = WeakValueDictionary()  # keys are the inputs of live plans
 
     # ---- memory -----------------------------------------------------------------------------------------------
 
     def weight(self, tensor: HostTensor) -> Weight:
-        matrix = PackedMatrix(tensor, self.isa, self.pool)
+        return self._taken(PackedMatrix(tensor, self.isa, self.pool))
+
+    def weight_elsewhere(self, tensor: HostTensor, home: Home) -> Weight:
+        assert home.how == "paged"
+        slots = self._slots[len(tensor.shape) > 2]
+        return self._taken(PagedMatrix(tensor, self.isa, self.pool, slots))
+
+    def panels(self, tensor: HostTensor) -> Panels | None:
+        return panels_of(tensor, self.isa)
+
+    def hold_arenas(self, arenas: Sequence[SlotArena]) -> None:
+        self._slots |= {arena.by_usage: SlotMemory(arena) for arena in arenas}
+
+    def _taken(self, matrix: PackedMatrix) -> Weight:
+        tensor = matrix.host
         n_stack, n_rows, n_cols = matrix.shape
         name = tensor.name
         form = tensor.format.name
@@ -238,7 +256,10 @@ class CpuBackend(RowOps):
         for first in range(0, len(jobs), native.MAX_LINEAR_JOBS):
             some = slice(first, first + native.MAX_LINEAR_JOBS)
             quantised = self._quantised(x, linears[some])
-            self._queue.tape.linear(n_rows=x.data.count.address, x=self._use(x), quantised=quantised, jobs=jobs[some])
+            with awaited(self._queue, linears[some]):
+                self._queue.tape.linear(
+                    n_rows=x.data.count.address, x=self._use(x), quantised=quantised, jobs=jobs[some]
+                )
         if isinstance(self.lora, CpuLoraBank):
             names = [linear.name for linear in linears]
             self.lora.enqueue(self._queue, x, list(zip(names, outs, strict=True)))
@@ -255,15 +276,17 @@ class CpuBackend(RowOps):
         heads = all_heads(n_heads, max(1, x.data.count.limit))
         self._queue.keep(heads)
         routes = self._group(x, address_of(heads), n_heads, n_heads)
-        self._queue.tape.experts(
-            x=self._use(x),
-            quantised=self._quantised(x, [stack]),
-            jobs=[self._job(stack, out)],
-            starts=routes.starts.address,
-            order=routes.order.address,
-            n_experts=n_heads,
-            pairs_per_row=1,
-        )
+        quantised = self._quantised(x, [stack])
+        with awaited(self._queue, [stack]):
+            self._queue.tape.experts(
+                x=self._use(x),
+                quantised=quantised,
+                jobs=[self._job(stack, out)],
+                starts=routes.starts.address,
+                order=routes.order.address,
+                n_experts=n_heads,
+                pairs_per_row=1,
+            )
         return out
 
     def _job(self, linear: Linear, out: Tensor) -> "native.Job":
@@ -289,7 +312,7 @@ class CpuBackend(RowOps):
     def experts(self, x: Tensor, scores: Tensor, mlps: ExpertMLPs) -> Tensor:
         routing = mlps.routing
         routes = self._route(x, scores, routing)
-        gate, up = self._each_expert(x, [mlps.gate, mlps.up], routes, routing.n_active)
+        gate, up = self._each_expert(x, [mlps.gate, mlps.up], routes, routing.n_active, soon=[mlps.down])
         if routing.scales_input:
             assert not mlps.gate.bias
             gate, up = (self._mix(part, part, routes, 1) for part in (gate, up))
@@ -357,19 +380,23 @@ class CpuBackend(RowOps):
         )
         return routes
 
-    def _each_expert(self, x: Tensor, linears: Sequence[Linear], routes: Routes, pairs_per_row: int) -> list[Tensor]:
+    def _each_expert(
+        self, x: Tensor, linears: Sequence[Linear], routes: Routes, pairs_per_row: int, soon: Sequence[Linear] = ()
+    ) -> list[Tensor]:
         """Every pair's row times its expert's matrices."""
         assert all(linear.weight.n_stack == routes.n_experts for linear in linears)
         outs = [self._rows(linear.weight.n_rows, x.rows, routes.n_pairs) for linear in linears]
-        self._queue.tape.experts(
-            x=self._use(x),
-            quantised=self._quantised(x, linears),
-            jobs=[self._job(linear, out) for linear, out in zip(linears, outs, strict=True)],
-            starts=routes.starts.address,
-            order=routes.order.address,
-            n_experts=routes.n_experts,
-            pairs_per_row=pairs_per_row,
-        )
+        quantised = self._quantised(x, linears)
+        with awaited(self._queue, linears, routes.starts.address, soon):
+            self._queue.tape.experts(
+                x=self._use(x),
+                quantised=quantised,
+                jobs=[self._job(linear, out) for linear, out in zip(linears, outs, strict=True)],
+                starts=routes.starts.address,
+                order=routes.order.address,
+                n_experts=routes.n_experts,
+                pairs_per_row=pairs_per_row,
+            )
         return outs
 
     def rope_and_cache(self, qkv: Sequence[Tensor], rotation: Rotation, memory: LayerMemory) -> Tensor:

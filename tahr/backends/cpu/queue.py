@@ -9,6 +9,7 @@ from tahr import _native as native
 from tahr._native import address_of
 from tahr.backends.api import INT8_BLOCK, StepInputs, Tensor, Weight, check_ids
 from tahr.backends.cpu.memory import Arena, Buffer, Count
+from tahr.errors import OffloadEof, OffloadError
 
 
 def new_tape(isa: str) -> native.Tape:
@@ -27,6 +28,7 @@ class Queue:
         self.tape = new_tape(isa)
         self.arena = arena or Arena()
         self.kept: dict[int, object] = {}
+        self.pagers: dict[int, native.Pager] = {}  # whose pieces its ops await
         self.tables: list[tuple[StepInputs, Weight]] = []
         self.turn = object()  # a new one each time the queue is cleared
 
@@ -38,12 +40,23 @@ class Queue:
         for step, table in self.tables:
             check_ids(step, table)
         self.tape.run(pool)
+        for pager in self.pagers.values():
+            refuse_failed(pager)
 
     def clear(self) -> None:
         self.tape.clear()
         self.kept.clear()
         self.tables.clear()
+        self.pagers.clear()
         self.turn = object()
+
+
+def refuse_failed(pager: native.Pager) -> None:
+    """Raise what kept the pager from reading pieces of the step that has just run."""
+    kind, reason = pager.take_failure()
+    if kind:
+        error = OffloadEof if kind == native.READ_PAST_END else OffloadError
+        raise error(f"{reason}. The request was given up; look at the disk and the model's files, then ask again.")
 
 
 class QuantisedRows:
@@ -105,5 +118,6 @@ class CpuPlan:
 
     def native_call(self) -> NativeCall:
         """How native code runs the plan, which must outlive the calls. Its ops look up no embeddings."""
+        assert not self._queue.pagers, "what could not be read is told by Python"
         assert not self._queue.tables, "token ids are checked by Python before every run"
         return NativeCall(native.RUN_TAPE, self._queue.tape.address, self._pool.address)

@@ -25,6 +25,24 @@ const Isa& find_isa(const std::string& name) {
 
 namespace {
 
+Format named_format(const std::string& name) {
+  Format format;
+  if (!find_format(name.c_str(), &format)) throw nb::value_error(("There is no native kernel for " + name + ".").c_str());
+  return format;
+}
+
+}  // namespace
+
+Matrix shape_matrix(const std::string& format_name, const std::string& isa, int64_t n_stack, int64_t rows, int64_t cols) {
+  const Format format = named_format(format_name);
+  const PanelLayout layout = find_isa(isa).matmul->layout;
+  if (n_stack < 1 || rows < 1 || cols < 1 || cols % block_cols(format) != 0)
+    throw nb::value_error("A matrix of that format cannot have that shape.");
+  return {shape_packed(format, layout, n_stack, rows, cols), layout};
+}
+
+namespace {
+
 std::vector<std::string> available_isas() {
   std::vector<std::string> names;
   for (const Isa& isa : isas())
@@ -64,27 +82,18 @@ uint32_t sum_of_bytes(uintptr_t address, int64_t n_bytes, uint32_t before, bool 
   return by_table ? crc32c_by_table(before, data, n_bytes) : crc32c(before, data, n_bytes);
 }
 
-Format named_format(const std::string& name) {
-  Format format;
-  if (!find_format(name.c_str(), &format)) throw nb::value_error(("There is no native kernel for " + name + ".").c_str());
-  return format;
-}
-
 bool has_format(const std::string& name) {
   Format format;
   return find_format(name.c_str(), &format);
 }
 
 Matrix make_matrix(const std::string& format_name, const std::string& isa, int64_t n_stack, int64_t rows, int64_t cols) {
-  const Format format = named_format(format_name);
-  const PanelLayout layout = find_isa(isa).matmul->layout;
-  if (n_stack < 1 || rows < 1 || cols < 1 || cols % block_cols(format) != 0)
-    throw nb::value_error("A matrix of that format cannot have that shape.");
-  return {make_packed(format, layout, n_stack, rows, cols), layout};
+  const auto [shape, layout] = shape_matrix(format_name, isa, n_stack, rows, cols);
+  return {make_packed(shape.format, layout, n_stack, rows, cols), layout};
 }
 
 void fill(Matrix& self, int64_t begin, int64_t end, uintptr_t source, int64_t n_bytes, Pool& pool) {
-  if (begin < 0 || begin > end || end > self.n_panels()) throw nb::value_error("There are no such panels.");
+  if (begin < 0 || begin > end || end > self.n_panels() || !self.packed.data) throw nb::value_error("There are no such panels.");
   const int64_t n_rows = rows_before(self.packed, end) - rows_before(self.packed, begin);
   if (n_bytes != n_rows * file_row_bytes(self.packed.format, self.packed.cols))
     throw nb::value_error("The panels take another number of bytes.");
@@ -97,6 +106,10 @@ Matrix pack_matrix(const std::string& format, const std::string& isa, int64_t n_
   Matrix matrix = make_matrix(format, isa, n_stack, rows, cols);
   fill(matrix, 0, matrix.n_panels(), source, n_bytes, pool);
   return matrix;
+}
+
+int64_t panel_bytes(const std::string& format_name, const std::string& isa, int64_t cols) {
+  return packed_panel_bytes(named_format(format_name), cols, find_isa(isa).matmul->layout.panel_rows);
 }
 
 int64_t packed_bytes(const std::string& format_name, const std::string& isa, int64_t n_stack, int64_t rows, int64_t cols) {
@@ -131,6 +144,7 @@ NB_MODULE(_native, m) {
   m.def("file_stamp", file_stamp, "descriptor"_a, "The size of an open file, and when it was last changed.");
   m.def("has_format", has_format, "format"_a, "Whether matrices of that weight format can be packed.");
   m.def("packed_bytes", packed_bytes, "format"_a, "isa"_a, "n_stack"_a, "rows"_a, "cols"_a);
+  m.def("panel_bytes", panel_bytes, "format"_a, "isa"_a, "cols"_a);
   m.def("quantised_row_bytes", quantised_row_bytes, "cols"_a);
   m.attr("WORKER_SCRATCH_BYTES") = WORKER_SCRATCH_BYTES;
   m.attr("KV_SPAN") = KV_SPAN;
@@ -184,6 +198,7 @@ NB_MODULE(_native, m) {
   bind_recurrence(m, tape);
   bind_sampling(m);
   bind_grammar(m);
+  bind_pager(m, tape);
 }
 
 }  // namespace tahr

@@ -33,7 +33,10 @@ void linear(Recorder& self, Address n_rows, Address x, Address quantised, const 
   op.x = At{x};
   op.quantised = At{quantised};
   op.n_rows = At{n_rows};
-  self.tape.add(op, self.isa.matmul->linear, self.isa.matmul->linear_reads);
+  // What is in slots moves: it must not be fetched before it has been awaited.
+  bool is_paged = false;
+  for (int i = 0; i < op.n_jobs; i++) is_paged |= op.jobs[i].matrix->places.at != nullptr;
+  self.tape.add(op, self.isa.matmul->linear, is_paged ? nullptr : self.isa.matmul->linear_reads);
 }
 
 void group(Recorder& self, Address n_rows, Address experts, Address starts, Address order, int n_experts, int n_active) {

@@ -167,7 +167,7 @@ void run_many(const Segment& s, Range rows, Range panels, std::byte* scratch) {
   for (int r = 0; r < job.n_rows + MANY_TILE; r++)
     job.x[r] = reinterpret_cast<const QuantBlock*>(x_row(s, rows.begin + (r < job.n_rows ? r : job.n_rows - 1)));
   for (int64_t panel = panels.begin; panel < panels.end;) {
-    const bool several = panel + MANY_PANELS <= panels.end;
+    const bool several = panel + MANY_PANELS <= panels.end && m.are_together(panel, MANY_PANELS);
     const int64_t first = panel * LANES;
     job.panels = m.panel(s.matrix, panel);
     job.bias = bias_of(s) ? bias_of(s) + first : nullptr;

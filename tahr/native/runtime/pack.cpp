@@ -255,9 +255,9 @@ PackPanel pick_packer(Format format, std::index_sequence<I...>) {
   return table[int(format)];
 }
 
-void pack_one(const PackedMatrix& matrix, PanelLayout layout, const uint8_t* source, PackPanel packer, int64_t index) {
+void pack_one(const PackedMatrix& matrix, PanelLayout layout, const uint8_t* source, PackPanel packer, int64_t index, std::byte* to) {
   const int64_t rows = rows_before(matrix, index + 1) - rows_before(matrix, index);
-  uint8_t* panel = reinterpret_cast<uint8_t*>(matrix.data.get()) + index * matrix.panel_bytes;
+  uint8_t* panel = reinterpret_cast<uint8_t*>(to);
   if (rows < layout.panel_rows) memset(panel, 0, size_t(matrix.panel_bytes));
   packer({source, file_row_bytes(matrix.format, matrix.cols), rows, matrix.cols, layout, panel});
 }
@@ -270,11 +270,16 @@ int64_t packed_panel_bytes(Format format, int64_t cols, int panel_rows) {
   return round_up(codes + cols / scale_cols(row_of(format).scales) * scale_bytes(format, panel_rows), ALIGNMENT);
 }
 
-PackedMatrix make_packed(Format format, PanelLayout layout, int64_t n_stack, int64_t rows, int64_t cols) {
-  PackedMatrix matrix{format, layout.panel_rows, n_stack, rows, cols, 0, 0, 0, nullptr};
+PackedMatrix shape_packed(Format format, PanelLayout layout, int64_t n_stack, int64_t rows, int64_t cols) {
+  PackedMatrix matrix{format, layout.panel_rows, n_stack, rows, cols, 0, 0, 0, nullptr, {}};
   matrix.n_panels = round_up(rows, layout.panel_rows) / layout.panel_rows;
   matrix.panel_bytes = packed_panel_bytes(format, cols, layout.panel_rows);
   matrix.n_bytes = n_stack * matrix.n_panels * matrix.panel_bytes;
+  return matrix;
+}
+
+PackedMatrix make_packed(Format format, PanelLayout layout, int64_t n_stack, int64_t rows, int64_t cols) {
+  PackedMatrix matrix = shape_packed(format, layout, n_stack, rows, cols);
   matrix.data = allocate(matrix.n_bytes);
   return matrix;
 }
@@ -289,10 +294,19 @@ void fill_panels(PackedMatrix& matrix, PanelLayout layout, int64_t begin, int64_
   const auto* bytes = reinterpret_cast<const uint8_t*>(source);
   const auto some = [&](Range panels) {
     for (int64_t i = begin + panels.begin; i < begin + panels.end; i++)
-      pack_one(matrix, layout, bytes + (rows_before(matrix, i) - first) * row_bytes, packer, i);
+      pack_one(matrix, layout, bytes + (rows_before(matrix, i) - first) * row_bytes, packer, i,
+               matrix.data.get() + i * matrix.panel_bytes);
   };
   if (!pool) some({0, end - begin});
   else pool->run([&](const Worker& worker) { some(share(end - begin, worker)); });
+}
+
+void fill_slot(const PackedMatrix& matrix, PanelLayout layout, int64_t begin, int64_t end, const std::byte* source, std::byte* slot) {
+  const PackPanel packer = pick_packer(matrix.format, std::make_index_sequence<N_FORMATS>{});
+  const int64_t row_bytes = file_row_bytes(matrix.format, matrix.cols), first = rows_before(matrix, begin);
+  const auto* bytes = reinterpret_cast<const uint8_t*>(source);
+  for (int64_t i = begin; i < end; i++)
+    pack_one(matrix, layout, bytes + (rows_before(matrix, i) - first) * row_bytes, packer, i, slot + (i - begin) * matrix.panel_bytes);
 }
 
 PackedMatrix pack(Format format, PanelLayout layout, int64_t n_stack, int64_t rows, int64_t cols, const std::byte* source,

@@ -36,6 +36,13 @@ struct PanelLayout {
   bool signed_codes;  // codes of 4 and 6 bits that have an offset are two's complement, and four of 6 bits lie in three bytes
 };
 
+// Where the panels of a matrix are that is not in one piece of memory: so many lie together, and `n_each` such places hold
+// one matrix of a stack.
+struct Places {
+  std::shared_ptr<const std::byte*[]> at;
+  int64_t panels_each = 0, n_each = 0;
+};
+
 // A matrix [rows, cols], or a stack of `n_stack` such, in panels. The last panel is padded with zero rows.
 struct PackedMatrix {
   Format format;
@@ -44,15 +51,25 @@ struct PackedMatrix {
   int64_t n_panels;     // of one matrix
   int64_t panel_bytes;  // a multiple of 64
   int64_t n_bytes;      // of all
-  std::shared_ptr<std::byte[]> data;  // 64-byte aligned, this matrix's alone
+  std::shared_ptr<std::byte[]> data;  // 64-byte aligned, this matrix's alone; null if it has places
+  Places places = {};
 
   const std::byte* panel(int64_t matrix, int64_t index) const {
+    if (places.at) return places.at[matrix * places.n_each + index / places.panels_each] + index % places.panels_each * panel_bytes;
     return data.get() + (matrix * n_panels + index) * panel_bytes;
+  }
+
+  // Whether `n` panels from `index` on lie one behind the other.
+  bool are_together(int64_t index, int64_t n) const {
+    return !places.at || index / places.panels_each == (index + n - 1) / places.panels_each;
   }
 };
 
 // Bytes of one panel.
 int64_t packed_panel_bytes(Format format, int64_t cols, int panel_rows);
+
+// One without memory.
+PackedMatrix shape_packed(Format format, PanelLayout layout, int64_t n_stack, int64_t rows, int64_t cols);
 
 // An empty one, to be filled panel by panel. Throws std::bad_alloc when memory is short.
 PackedMatrix make_packed(Format format, PanelLayout layout, int64_t n_stack, int64_t rows, int64_t cols);
@@ -63,6 +80,9 @@ int64_t rows_before(const PackedMatrix& matrix, int64_t panel);
 // Fills panels [begin, end) from their rows in a file's layout at `source`, with all threads of the pool (or only the
 // caller's when it is null).
 void fill_panels(PackedMatrix& matrix, PanelLayout layout, int64_t begin, int64_t end, const std::byte* source, Pool* pool);
+
+// Fills panels [begin, end) of any matrix of the stack into other memory, at `slot`; for any thread.
+void fill_slot(const PackedMatrix& matrix, PanelLayout layout, int64_t begin, int64_t end, const std::byte* source, std::byte* slot);
 
 // Reads exactly n_stack * rows * file_row_bytes(format, cols) bytes at `source`, using all threads of the pool (or only the
 // caller's when it is null). The caller has checked that the file holds them. Throws std::bad_alloc when memory is short.

@@ -10,6 +10,7 @@
 
 #include "dispatch.h"
 #include "quants.h"
+#include "selftest_pager.h"
 #include "selftest_rows.h"
 #include "threads.h"
 
@@ -233,7 +234,8 @@ int main(int argc, char** argv) {
     const int before = n_failed;
     for (int f = 0; f < N_FORMATS; f++) check_format(isa, Format(f), one, many);
     n_failed += check_rows(isa, many);
-    printf("%s %s: ops on rows, %d formats\n", n_failed == before ? "PASS" : "FAIL", isa.name, N_FORMATS);
+    n_failed += check_pager(isa, many);
+    printf("%s %s: ops on rows, matrices in slots, %d formats\n", n_failed == before ? "PASS" : "FAIL", isa.name, N_FORMATS);
     n_run++;
   }
   if (!n_run) printf("FAIL no such instruction set here: %s\n", argc > 1 ? argv[1] : "any");
