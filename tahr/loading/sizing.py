@@ -178,4 +178,5 @@ def summary(placement: Placement) -> str:
     n_row_bytes = sum(pool.n_bytes for pool in placement.pools if pool.name == ROW_SLOTS)
     rows = f", {n_row_bytes / 1e6:.1f} MB of them row slots" if n_row_bytes else ""
     paged = f", {placement.paged_bytes / 1e6:.1f} MB paged" if placement.paged_bytes else ""
+    paged += f" of which a step of one token reads {placement.step_bytes / 1e6:.1f} MB" if paged else ""
     return f"Planned: weights {placement.resident_bytes / 1e6:.1f} MB on {where}{in_file}{paged}; {pools}{rows}"

@@ -1,6 +1,9 @@
 """`ram_budget` from end to end: texts, sentences, and files that change under a running model."""
 
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +11,7 @@ import pytest
 
 from tahr import LLM, SamplingParams
 from tahr.backends import open_backend
+from tahr.cli.main import main
 from tahr.config import EngineConfig
 from tahr.errors import LoadError, OffloadEof, WeightsChanged
 from tahr.loading.builder import assemble
@@ -98,3 +102,27 @@ def test_texts_within_a_budget_are_those_without(stories: Path) -> None:
     assert any("MB paged" in line for line in assemble(str(stories), within("1100k")).log)
     with pytest.raises(LoadError, match=r"ram_budget of 0\.3 MB is too small .* at least \d+\.\d MB"):
         told(stories, "300k")
+
+
+def test_doctor_prints_the_plan(stories: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", str(stories), "--ram-budget", "1300k"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"feed-forward layers .* host, paged", said) and re.search(r"slots of layers +\d+ slots", said)
+    assert re.search(r"read a step +one token .* from disk", said)
+    assert main(["doctor", str(stories), "--ram-budget", "500k"]) == 1
+    assert "it needs at least" in capsys.readouterr().err
+
+
+IN_GROUP = Path(__file__).parents[2] / "scripts" / "in_cgroup.sh"
+
+
+def in_group(n_bytes: int, command: str) -> subprocess.CompletedProcess[str]:
+    run = subprocess.run([IN_GROUP, str(n_bytes), sys.executable, "-c", command], capture_output=True, text=True)
+    if run.returncode == 77:
+        pytest.skip("no memory control group can be made here")
+    return run
+
+
+def test_commands_in_a_memory_group() -> None:
+    assert re.search(r"at most \d+ bytes", in_group(256 << 20, "print(1)").stderr)
+    assert in_group(64 << 20, "bytearray(b'1') * (200 << 20)").returncode != 0

@@ -26,15 +26,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("model", nargs="?", metavar="MODEL", help="a model to look up")
     parser.add_argument("-q", "--quantization", metavar="Q", help="which quantisation of it")
+    parser.add_argument("--ram-budget", metavar="SIZE", help="plan for so much of the host's memory: 8g, 512m or 50%%")
 
 
 def run(args: argparse.Namespace) -> int:
     for line in machine():
         print(line)
-    return check_model(args.model, args.quantization) if args.model else 0
+    return check_model(args.model, args.quantization, args.ram_budget) if args.model else 0
 
 
-def check_model(model: str, quant: str | None) -> int:
+def check_model(model: str, quant: str | None, ram_budget: str | None = None) -> int:
     """Print what there is to say of a model; 1 if that could not be found out."""
     from tahr.cli.terminal.console import note
 
@@ -42,7 +43,7 @@ def check_model(model: str, quant: str | None) -> int:
     print(f"\n{found.text}")
     if found.files and not found.problem:
         try:
-            print(printable("\n".join(["", *placement_table(plan_here(found.files))])))
+            print(printable("\n".join(["", *placement_table(plan_here(found.files, ram_budget))])))
         except TahrError as error:
             found = found._replace(problem=str(error))
     if found.problem:
@@ -51,14 +52,16 @@ def check_model(model: str, quant: str | None) -> int:
     return 1 if found.problem else 0
 
 
-def plan_here(files: "ModelFiles") -> "Placement":
+def plan_here(files: "ModelFiles", ram_budget: str | None = None) -> "Placement":
     """Plan a load of these files on this machine's usual backend."""
     from tahr.backends import open_backend
     from tahr.config import EngineConfig
+    from tahr.loading.budgets import within_budget
     from tahr.loading.sizing import plan_of
     from tahr.models.loader.load import open_model
 
-    return plan_of(open_model(files.weights, files.directory), open_backend(), EngineConfig())
+    config = within_budget(EngineConfig(ram_budget=ram_budget))
+    return plan_of(open_model(files.weights, files.directory), open_backend(), config)
 
 
 def placement_table(plan: "Placement") -> list[str]:
@@ -71,6 +74,8 @@ def placement_table(plan: "Placement") -> list[str]:
     weights = [(p.part, count, p.n_bytes, plan.place_of(p.home)) for p, count in zip(parts, counts, strict=True)]
     pools = [(pool.name, f"{pool.n} {pool.unit}", pool.n_bytes, home) for pool in plan.pools]
     sums = [("in memory", "", plan.resident_bytes + plan.pool_bytes, ""), ("in files", "", plan.file_bytes, "")]
+    if plan.step_bytes:
+        sums.append(("read a step", "one token", plan.step_bytes, "from disk"))
     rows = [(name, count, human_bytes(size), place) for name, count, size, place in [*weights, *pools, *sums]]
     width = max(len(name) for name, *_ in rows)
     return [f"{name:<{width}}  {count:>14}  {size:>10}  {place}".rstrip() for name, count, size, place in rows]
