@@ -19,6 +19,7 @@ from chat_vision_cases import (  # noqa: E402
     CASES,
     FIXTURES,
     IMAGE,
+    IN_LINES,
     IN_TILES,
     N_GREEDY,
     PROMPTS,
@@ -104,6 +105,11 @@ def of_whole_images(case: str, images: list[np.ndarray]) -> dict[str, Any]:
     """What a model reads that takes images, not patches; or the tiles of all images of a prompt."""
     import torch
 
+    if case in IN_LINES:
+        sizes = [image.shape[1:] for image in images]
+        most = np.max(sizes, axis=0)
+        padded = [np.pad(i, [(0, 0), (0, most[0] - i.shape[1]), (0, most[1] - i.shape[2])]) for i in images]
+        return {"pixel_values": torch.tensor(np.stack(padded)), "image_sizes": torch.tensor(sizes)}
     if case not in IN_TILES:
         return {"pixel_values": torch.tensor(np.stack(images))}
     tiles = [np.split(image, image.shape[1] // image.shape[2], axis=1) for image in images]

@@ -24,7 +24,7 @@ import model_files  # noqa: E402
 import speech_cases  # noqa: E402
 import vision_cases  # noqa: E402
 from tahr.models.family import Family  # noqa: E402
-from tahr.models.loader.registry import ARCHITECTURES, FAMILIES  # noqa: E402
+from tahr.models.loader.registry import ARCHITECTURES, FAMILIES, model_type  # noqa: E402
 
 SAID_TO_BE = {"ministral": "llama", "bert": "bert", "roberta": "bert"}  # what the tests do not say of GGUFs
 HEAD = """# Models
@@ -84,7 +84,7 @@ def cases() -> list[tuple[str, str, bool]]:
     encoders = [(name, config, True) for name, config in encoder_cases.CASES.items()]
     beside = (vision_cases.CASES, chat_vision_cases.CASES, speech_cases.CASES)
     towers = [(name, config, name in mmproj_files.IN_FILES) for found in beside for name, config in found.items()]
-    return [(name, str(config["model_type"]), has_gguf) for name, config, has_gguf in decoders + encoders + towers]
+    return [(name, model_type(config), has_gguf) for name, config, has_gguf in decoders + encoders + towers]
 
 
 def beside_texts(types: list[str]) -> str:
@@ -94,12 +94,12 @@ def beside_texts(types: list[str]) -> str:
         "images, in chats": chat_vision_cases.CASES,
         "recordings": speech_cases.CASES,
     }
-    return next((what for what, found in told.items() if any(c["model_type"] in types for c in found.values())), "")
+    return next((what for what, found in told.items() if any(model_type(c) in types for c in found.values())), "")
 
 
 def architectures(family: str, types: list[str]) -> list[str]:
     """What the GGUFs of a family say they are; nothing where there are none."""
-    if beside_texts(types) and not any(kind in mmproj_files.IN_FILES for kind in types):
+    if beside_texts(types) and not any(has_gguf for _, kind, has_gguf in cases() if kind in types):
         return []
     told = [
         gguf.MODEL_ARCH_NAMES[model_files.ARCHITECTURES[kind]] for kind in types if kind in model_files.ARCHITECTURES

@@ -24,7 +24,7 @@ def check_prompt_rows(
     if contents.keys() != rows.sources.keys():
         raise ConfigError("Every span of rows needs the source of its digest, and no other source may be there.")
     for span in rows.spans:
-        if contents[span.digest] != span.rows:
+        if contents[span.digest] != span.n_content:
             raise ConfigError("Spans of one digest have different numbers of rows: their digests must differ.")
     if sum(contents.values()) > n_slots:
         raise ConfigError(f"The prompt reads {sum(contents.values())} rows, but there is memory for {n_slots}: cut it.")
@@ -50,6 +50,8 @@ def check_whole(rows: PromptRows, wants_rows: bool, limits: SchedulerLimits) -> 
 def check_spans(spans: tuple[RowSpan, ...], n_prompt: int) -> None:
     if any(span.rows < 1 or span.begin < 0 or span.end > n_prompt for span in spans):
         raise ConfigError(f"Spans of rows must lie among the {n_prompt} tokens of the prompt, and hold at least one.")
+    if any(span.first < 0 or span.first + span.rows > span.n_content for span in spans):
+        raise ConfigError("Spans of rows read rows that their content does not have.")
     if any(first.end > second.begin for first, second in pairwise(spans)):
         raise ConfigError("Spans of rows must be in order and may not overlap.")
     if any(len(span.digest) != HASH_BYTES for span in spans):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows, RowSource
+from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows, RowSource, spans_of
 from tahr.errors import ConfigError, ContextExceeded, TemplateError
 from tahr.generation.kept_images import KeptImages
 
@@ -37,6 +37,7 @@ class PromptImage:
     digest: bytes
     n_high: int
     n_wide: int
+    line_end: int | None = None  # token behind each line but the last; None: lines follow each other
 
     @property
     def n_rows(self) -> int:
@@ -127,18 +128,31 @@ def with_spans(tokens: list[int], pictures: Sequence[Picture], reader: PictureRe
     made: list[int] = []
     begins: list[int] = []
     images: list[PromptImage] = []
+    spans: list[Any] = []
     left = iter(pictures)
     for token in tokens:
         if token != reader.placeholder:
             made.append(token)
             continue
         for piece in next(left):
-            if isinstance(piece, PromptImage):
-                begins.append(len(made))
-                images.append(piece)
-            made += [token] * piece.n_rows if isinstance(piece, PromptImage) else piece
+            if not isinstance(piece, PromptImage):
+                made += piece
+                continue
+            begins.append(len(made))
+            images.append(piece)
+            n_line = 0 if piece.line_end is None else piece.n_wide
+            spans += spans_of(len(made), piece.digest, piece.n_rows, n_line)
+            made += placeholders(piece, token)
     positions = turned(len(made), begins, images) if reader.has_axes else None
-    return made, PromptRows.at(begins, [(each.digest, each.n_rows, each.source) for each in images], positions)
+    return made, PromptRows(tuple(spans), {each.digest: each.source for each in images}, positions)
+
+
+def placeholders(image: PromptImage, token: int) -> list[int]:
+    """A token for each row of an image, and the ends of its lines."""
+    if image.line_end is None:
+        return [token] * image.n_rows
+    line = [*[token] * image.n_wide, image.line_end]
+    return (line * image.n_high)[:-1]
 
 
 def turned(n_tokens: int, begins: Sequence[int], images: Sequence[PromptImage]) -> Any:

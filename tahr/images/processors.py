@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr.errors import UnsupportedModel
-from tahr.images.sizing import Exactly, MostPatches, ShortestEdge, Sizing, WholePatches
+from tahr.images.sizing import Exactly, LongestEdge, MostPatches, ShortestEdge, Sizing, WholePatches
 from tahr.images.tiles import MOST_EDGE, Tiling
 from tahr.models.config.fields import Fields
 from tahr.models.files.json_files import read_json
@@ -271,6 +271,28 @@ def idefics3(f: Fields, patch_size: int) -> ImageProcessor:
     )
 
 
+def pixtral(f: Fields, patch_size: int) -> ImageProcessor:
+    if not f.flag("do_resize", True):
+        raise UnsupportedModel(f"{f.where} leaves images at their sizes, but patches need whole ones.")
+    stated = f.get("patch_size")
+    sides = (
+        [f.part("patch_size").count(name, MOST_SIDE) for name in ("height", "width")]
+        if isinstance(stated, Mapping)
+        else [f.count("patch_size", MOST_SIDE, default=16)]
+    )
+    if any(side != patch_size for side in sides):
+        raise UnsupportedModel(f"{f.where} cuts patches of {sides} pixels, but the model reads {patch_size}.")
+    longest = f.part("size").count("longest_edge", MOST_SIDE, default=1024)
+    return ImageProcessor(
+        sizing=LongestEdge(longest, patch_size),
+        resample=resample(f, BICUBIC),
+        crop=None,
+        table=colour_table(f, CLIP_MEAN, CLIP_STD),
+        patch_size=patch_size,
+        on_white=converts(f),
+    )
+
+
 def resample(f: Fields, default: int) -> int:
     return f.count("resample", 5, default=default, least=0)
 
@@ -285,6 +307,7 @@ PROCESSORS: dict[str, Callable[[Fields, int], ImageProcessor]] = {
     "Llava": llava,
     "Gemma3": gemma3,
     "Idefics3": idefics3,
+    "Pixtral": pixtral,
     "SmolVLM": idefics3,
 }
 ENDINGS = ("Fast", "Pil", "ImageProcessor", "FeatureExtractor")

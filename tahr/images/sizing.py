@@ -1,7 +1,7 @@
 """The size an image is brought to before it is cut into patches."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 Size = tuple[int, int]  # width, height
@@ -57,6 +57,27 @@ class MostPatches:
 
     def _patches(self, length: float) -> int:
         return max(1, math.ceil(length / self.patch_size))
+
+
+@dataclass(frozen=True, slots=True)
+class LongestEdge:
+    """Both sides shrink until neither is longer than this; then they grow to multiples of a factor."""
+
+    length: int
+    factor: int
+
+    def __call__(self, width: int, height: int) -> Size:
+        ratio = max(width, height) / self.length
+        if ratio > 1:
+            width, height = max(1, math.floor(width / ratio)), max(1, math.floor(height / ratio))
+        return self._up(width), self._up(height)
+
+    def _up(self, length: int) -> int:
+        return math.ceil(length / self.factor) * self.factor
+
+    def within(self, n_merged: int) -> "LongestEdge":
+        """A copy that gives so many squares of the factor at most."""
+        return replace(self, length=min(self.length, math.isqrt(n_merged) * self.factor))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from tahr.kv.row_slots import RowSpan
 from tahr.kv.tables import PageTable
 
 HASH_BYTES = 16
-SPAN_PLACE = Struct("<qq")
+SPAN_PLACE = Struct("<qqq")
 
 
 @dataclass(slots=True)
@@ -71,7 +71,8 @@ class BlockHashes:
         """The rows that a page reads: of each span that touches it the digest, and where the span begins and ends."""
         begin = page * self._page_size
         touching = [span for span in self._spans if span.begin < begin + self._page_size and begin < span.end]
-        return b"".join(SPAN_PLACE.pack(span.begin - begin, span.rows) + span.digest for span in touching)
+        places = [(span.begin - begin, span.rows, span.first) for span in touching]
+        return b"".join(SPAN_PLACE.pack(*at) + span.digest for at, span in zip(places, touching, strict=True))
 
     @property
     def known(self) -> ListOf[bytes]:

@@ -18,6 +18,12 @@ class RowSpan(NamedTuple):
     begin: int  # the position of the first placeholder
     rows: int
     digest: bytes
+    first: int = 0  # row of the content that the first placeholder reads
+    total: int = 0  # rows of the content; 0: the span reads all of them
+
+    @property
+    def n_content(self) -> int:
+        return self.total or self.rows
 
     @property
     def end(self) -> int:

@@ -8,7 +8,7 @@ from tahr.errors import ConfigError, UnsupportedModel
 from tahr.images.limits import ImageLimits
 from tahr.images.processors import ImageProcessor, make_processor, open_processor, read_preprocessor
 from tahr.images.reading import ImageReader
-from tahr.images.sizing import WholePatches
+from tahr.images.sizing import LongestEdge, WholePatches
 from tahr.images.tiles import Tiling
 from tahr.models.config.fields import Fields
 from tahr.models.config.record import ChatVisionConfig, ModelConfig, VisionConfig
@@ -41,6 +41,10 @@ def picture_reader(described: Fields, vision: ChatVisionConfig, config: EngineCo
     processor = make_processor(described, vision.processor, vision.patch_size)
     if vision.side:
         return ImageReader.of(of_one_size(processor, vision, config), limits_of(config))
+    if isinstance(processor.sizing, LongestEdge):
+        squares = replace(processor.sizing, factor=vision.patch_size * vision.merge)
+        made = replace(processor, sizing=squares.within(config.image_max_tokens), merge=vision.merge)
+        return ImageReader.of(made, limits_of(config))
     if not isinstance(processor.sizing, WholePatches) or processor.merge != vision.merge:
         raise UnsupportedModel(
             f"The model's preprocessor_config.json joins {processor.merge} patches on a side, but its tower joins "

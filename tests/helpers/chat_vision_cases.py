@@ -107,13 +107,39 @@ CASES: dict[str, Config] = {
         },
         "vision_config": {**TILED, "model_type": "siglip_vision_model", "vision_use_head": False},
     },
+    # Lines of an image end with tokens of their own; squares of patches are joined number by number.
+    "mistral3": {
+        "model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"], "image_token_index": 90,
+        "tie_word_embeddings": False, "spatial_merge_size": 2, "multimodal_projector_bias": False,
+        "projector_hidden_act": "gelu", "vision_feature_layer": -1,
+        "text_config": {**TEXT, "model_type": "mistral", "head_dim": 16, "sliding_window": None, "rms_norm_eps": 1e-3},
+        "vision_config": {
+            "model_type": "pixtral", "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "head_dim": 12, "image_size": 64, "patch_size": 4, "hidden_act": "silu",
+            "rope_theta": 10000.0,
+        },
+    },
+    # The same tower without squares, in what says it is a LLaVA.
+    "pixtral": {
+        "model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "image_token_index": 90,
+        "tie_word_embeddings": False, "image_seq_length": 1, "projector_hidden_act": "gelu",
+        "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
+        "text_config": {**TEXT, "model_type": "mistral", "head_dim": 8, "sliding_window": None},
+        "vision_config": {
+            "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "head_dim": 8, "image_size": 64, "patch_size": 4, "hidden_act": "gelu",
+            "rope_theta": 1000.0,
+        },
+    },
 }  # fmt: skip
 GRIDS = [(4, 6), (8, 4), (2, 2)]  # height and width of each image, in patches, where they may differ
 TILES = [(1, 2), (1, 1), (2, 1)]  # rows and columns of tiles of each image, where they are split
 QWEN = [case for case in CASES if case.startswith("qwen")]
+IN_LINES = ["mistral3", "pixtral"]  # those whose lines end with tokens
 MARKED = [*QWEN, "gemma3"]  # those whose placeholders stand between two marks
 IN_TILES = ["smolvlm", "idefics3"]
 MARKS = {
+    "[IMG_BREAK]": START, "[IMG_END]": END,
     "<fake_token_around_image>": 91, "<global-img>": 92, "<row_1_col_1>": 93, "<row_1_col_2>": 94, "<row_2_col_1>": 95,
     "\n\n": 5, "\n": 4, "<image>": IMAGE,
 }  # fmt: skip
@@ -133,7 +159,11 @@ def merge_of(case: str) -> int:
     config = CASES[case]
     if rows := config.get("mm_tokens_per_image"):
         return side_of(case) // isqrt(rows)
-    n: int = config.get("scale_factor") or config["vision_config"].get("spatial_merge_size", 1)
+    n: int = (
+        config.get("scale_factor")
+        or config.get("spatial_merge_size")
+        or config["vision_config"].get("spatial_merge_size", 1)
+    )
     return n
 
 
@@ -152,6 +182,10 @@ def n_tiles(image: int) -> int:
 
 def grids(case: str) -> list[tuple[int, int]]:
     """Height and width of each image, in patches; its tiles lie below each other."""
+    if case == "pixtral":
+        return [(2, 4), (4, 2), (1, 3)]
+    if case == "mistral3":
+        return [*GRIDS[:2], (2, 4)]  # transformers cannot read images of one row
     if case in QWEN:
         return GRIDS
     if case not in IN_TILES:
@@ -184,13 +218,16 @@ def tile_text(image: int, n_rows: int) -> str:
 
 def mark_tokens(text: str) -> list[int]:
     """The tokens of a text of marks, of which two ends of lines are one."""
-    return [MARKS[found] for found in re.findall("|".join(MARKS), text)]
+    return [MARKS[found] for found in re.findall("|".join(map(re.escape, MARKS)), text)]
 
 
 def image_tokens(case: str, image: int) -> list[int]:
     """A placeholder for each row of an image, and what the family puts around them."""
     high, wide = grids(case)[image]
     n_rows = high * wide // merge_of(case) ** 2
+    if case in IN_LINES:
+        line = [IMAGE] * (wide // merge_of(case))
+        return [*[*line, START] * (high // merge_of(case) - 1), *line, END]
     if case in IN_TILES:
         return mark_tokens(tile_text(image, n_rows // n_tiles(image)))
     return [START, *[IMAGE] * n_rows, END] if case in MARKED else [IMAGE] * n_rows

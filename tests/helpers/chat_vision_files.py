@@ -5,7 +5,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from chat_vision_cases import CASES, END, IMAGE, IN_TILES, MARKS, QWEN, START, make_weights
+from chat_vision_cases import CASES, END, IMAGE, IN_LINES, IN_TILES, MARKS, QWEN, START, make_weights
 from encoder_files import WORDS, write_json
 from model_files import write_hf
 
@@ -44,11 +44,19 @@ PRESSED = {
     "image_processor_type": "Gemma3ImageProcessor", "size": {"height": 24, "width": 24}, "image_seq_length": 9,
     "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "do_pan_and_scan": None,
 }  # fmt: skip
-PROCESSORS = {"llava": SQUARES, "smolvlm": SPLIT, "idefics3": SPLIT_18, "gemma3": PRESSED}
+# Of one whose images keep their proportions and have at most so many pixels on a side.
+SHRUNK = {
+    "image_processor_type": "PixtralImageProcessor", "size": {"longest_edge": 32},
+    "patch_size": {"height": 4, "width": 4}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+}  # fmt: skip
+PROCESSORS = {"llava": SQUARES, "smolvlm": SPLIT, "idefics3": SPLIT_18, "gemma3": PRESSED, "mistral3": SHRUNK}
+PROCESSORS["pixtral"] = {**SHRUNK, "size": {"longest_edge": 16}}
 MARKED = "<|vision_start|><|image_pad|><|vision_end|>"
 TILE_SPECIAL = {token: name for name, token in MARKS.items() if token >= IMAGE}
 GEMMA = {**SPECIAL, IMAGE: "<image_soft_token>", START: "<start_of_image>", END: "<end_of_image>"}
-SPECIALS = {"llava": {**SPECIAL, IMAGE: "<image>"}, "gemma3": GEMMA} | dict.fromkeys(IN_TILES, SPECIAL | TILE_SPECIAL)
+LINES = {**SPECIAL, IMAGE: "[IMG]", START: "[IMG_BREAK]", END: "[IMG_END]"}
+SPECIALS = {"llava": {**SPECIAL, IMAGE: "<image>"}, "gemma3": GEMMA}
+SPECIALS |= dict.fromkeys(IN_TILES, SPECIAL | TILE_SPECIAL) | dict.fromkeys(IN_LINES, LINES)
 
 
 def write_chat_vision(folder: Path, case: str = "qwen3_vl", **files: Any) -> str:

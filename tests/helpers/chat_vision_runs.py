@@ -14,7 +14,7 @@ from engines import Tally
 from model_files import write_hf
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
-from tahr.engine.sequences.prompt_rows import PromptRows
+from tahr.engine.sequences.prompt_rows import PromptRows, spans_of
 from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence as Seq
 from tahr.executor.local import LocalExecutor
@@ -105,7 +105,7 @@ def rows_of(engine: Engine, image: PromptImage) -> np.ndarray:
     assert isinstance(executor, LocalExecutor) and rows
     store = executor.executed[0].inputs.rows
     assert store
-    rows_alone = PromptRows.at([0], [(image.digest, image.n_rows, image.source)], None)
+    rows_alone = PromptRows(tuple(spans_of(0, image.digest, image.n_rows)), {image.digest: image.source})
     engine.submit_rows([0] * image.n_rows, lambda _: None, rows=rows_alone)
     while engine.busy:
         engine.step()

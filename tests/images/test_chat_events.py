@@ -22,6 +22,7 @@ from tahr.models.loader import load, open_model
 
 BACKEND = "cpu" if "cpu" in NAMES else "reference"
 PROMPTS = ["between", "three", "first", "none", "last"]
+ADAPTED = ["gemma3", "mistral3", "pixtral"]  # run with adapters of their text models
 PATIENT = ["qwen3_5", "gemma3"]  # texts are let in when there is room for all of them, in states or windows
 SHORT = greedy(12, logprobs=2, banned_tokens=BANNED)
 Making = Callable[..., Engine]
@@ -107,32 +108,33 @@ def test_guesses_from_the_text(case: str) -> None:
     assert engine.snapshot().spec_accepted_tokens
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "gemma3"])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in ADAPTED])
 def test_adapters_are_refused(case: str) -> None:
     """Neither the tower nor its text model has been run with any."""
     with pytest.raises(AdapterError, match=f"Tahr does not run adapters of {case} models yet"):
         random_adapter(target_of(loaded_on(case, BACKEND)), seed=3)
 
 
-def test_adapters_of_text_models_leave_towers_alone() -> None:
-    """Gemma 3 is run with those of its text model; there are none of its tower."""
-    target = target_of(loaded_on("gemma3", BACKEND))
+@pytest.mark.parametrize("case", ADAPTED)
+def test_adapters_of_text_models_leave_towers_alone(case: str) -> None:
+    """These are run with adapters of their text models; there are none of a tower."""
+    target = target_of(loaded_on(case, BACKEND))
     assert not [name for name in target.linears if "vision" in name]
     adapter = random_adapter(target, seed=3)
 
     def adaptable(**options: object) -> Engine:
-        loaded = load(open_model([], checkpoint("gemma3")), backend(BACKEND, deterministic=True), lora_rows=4)
+        loaded = load(open_model([], checkpoint(case)), backend(BACKEND, deterministic=True), lora_rows=4)
         engine = engine_for(loaded, BACKEND, **options)
         engine.adapters.add("a", engine.executor.adapters.bring(adapter))
         return engine
 
     asked = [replace(SHORT, lora=lora) for lora in ((), (("a", 1.0),))]
     engine = adaptable(prefill_chunk_size=16)
-    found = replies(engine, *(submit(engine, "gemma3", "three", params) for params in asked))
+    found = replies(engine, *(submit(engine, case, "three", params) for params in asked))
     wanted = []
     for params in asked:
         single = adaptable(prefix_cache=False)
-        wanted += replies(single, submit(single, "gemma3", "three", params))
+        wanted += replies(single, submit(single, case, "three", params))
     assert found == wanted and found[0] != found[1]
 
 

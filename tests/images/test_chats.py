@@ -126,6 +126,7 @@ def test_names_of_placeholders_are_text(llm: LLM) -> None:
     ("case", "text", "n_rows"),
     [
         ("llava", "<image>", 9),
+        ("mistral3", "[IMG][IMG_BREAK][IMG_END]", 3 * 4),
         ("gemma3", "<start_of_image><image_soft_token><end_of_image>", 9),
         ("smolvlm", "<fake_token_around_image><global-img><image><row_1_col_1>", 5 * 4),
         ("idefics3", "<fake_token_around_image><row_1_col_1><image>", 5 * 4),

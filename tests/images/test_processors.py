@@ -15,7 +15,7 @@ from tahr.errors import TahrError
 from tahr.images.decoding import decoded
 from tahr.images.limits import DecodedBytes, ImageLimits
 from tahr.images.processors import ImageProcessor, open_processor
-from tahr.images.sizing import WholePatches
+from tahr.images.sizing import LongestEdge, WholePatches
 from tahr.images.tiles import Tiling
 
 LIMITS = ImageLimits()
@@ -68,6 +68,13 @@ def test_patches_of_tiles(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.values[64], tiles[1, :16, :16].transpose(2, 0, 1).reshape(-1))
 
 
+@pytest.mark.parametrize("n_most", [1, 2, 3, 4, 5, 16, 64, 4096])
+@pytest.mark.parametrize("size", [(1, 1), (1, 200), (200, 1), (640, 427), (500, 500), (3000, 17), (17, 3000)])
+def test_images_of_any_size_keep_a_limit(size: tuple[int, int], n_most: int) -> None:
+    width, height = LongestEdge(1540, 28).within(n_most)(*size)
+    assert width % 28 == height % 28 == 0 and 0 < width // 28 * (height // 28) <= n_most
+
+
 @pytest.mark.parametrize("n_most", [1, 2, 4, 5, 9, 10, 17, 64])
 @pytest.mark.parametrize("size", [(1, 200), (640, 427), (500, 500), (37, 511), (3000, 17)])
 def test_tiles_keep_a_limit(size: tuple[int, int], n_most: int) -> None:
@@ -107,7 +114,7 @@ FIELDS = [
 
 
 @pytest.mark.parametrize("name", FIELDS)
-@pytest.mark.parametrize("kind", ["clip", "siglip2", "llava", "smolvlm", "gemma3"])
+@pytest.mark.parametrize("kind", ["clip", "siglip2", "llava", "smolvlm", "gemma3", "pixtral"])
 def test_odd_settings(name: str, kind: str, tmp_path: Path) -> None:
     """Each is read as something, or refused with a sentence."""
     data = png("RGB", 31, 33)

@@ -111,6 +111,7 @@ def hashes_of(*spans: RowSpan) -> list[bytes]:
 def test_pages_of_equal_images_have_equal_hashes_and_those_of_others_have_not() -> None:
     plain, one, other = hashes_of(), hashes_of(RowSpan(9, 11, A)), hashes_of(RowSpan(9, 11, B))
     assert one == hashes_of(RowSpan(9, 11, A))
+    assert hashes_of(RowSpan(9, 11, A, 11, 22))[1] not in (one[1], hashes_of(RowSpan(9, 11, A, 0, 22))[1])
     assert plain[0] == one[0] == other[0], "no row is in the first page"
     for page in range(1, 5):
         assert len({plain[page], one[page], other[page]}) == 3, "what follows depends on it"

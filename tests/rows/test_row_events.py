@@ -248,6 +248,8 @@ def test_rows_that_no_step_could_read_are_refused(stories: Path) -> None:
     refused(eng, tokens, changed(rows, spans=(beyond,)), "must lie among the 25 tokens")
     refused(eng, tokens, changed(rows, spans=(span, span)), "in order and may not overlap")
     refused(eng, tokens, changed(rows, spans=(RowSpan(9, 11, b"short"),)), "has 16 bytes")
+    behind = span._replace(first=1, total=span.rows)
+    refused(eng, tokens, changed(rows, spans=(behind,)), "rows that their content does not have")
     refused(eng, tokens, changed(rows, sources={}), "needs the source of its digest")
     refused(eng, tokens, changed(rows, rope_positions=np.zeros((3, 25), np.int32)), "knows one position of a token")
 

@@ -1,6 +1,6 @@
 """The rows of a prompt that are no embeddings: where they belong, and what they are computed from."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -40,14 +40,6 @@ class PromptRows:
     # All tokens look at the rows of an input, those to come too: its span is the prompt's first token.
     seen_by_all: bool = False
 
-    @staticmethod
-    def at(
-        begins: Sequence[int], inputs: Sequence[tuple[bytes, int, RowSource]], rope_positions: "Ints | None"
-    ) -> "PromptRows":
-        """Inputs, each with its digest and its number of rows, whose first placeholders are at `begins`."""
-        spans = tuple(RowSpan(begin, n, digest) for begin, (digest, n, _) in zip(begins, inputs, strict=True))
-        return PromptRows(spans, {digest: source for digest, _, source in inputs}, rope_positions)
-
     def __bool__(self) -> bool:
         return bool(self.spans) or self.rope_positions is not None
 
@@ -59,7 +51,7 @@ class PromptRows:
 
     def contents(self, n_computed: int) -> dict[bytes, int]:
         """Rows that a text reads after its first tokens: their number by digest."""
-        return {span.digest: span.rows for span in self.spans if self.seen_by_all or span.end > n_computed}
+        return {span.digest: span.n_content for span in self.spans if self.seen_by_all or span.end > n_computed}
 
     def salted(self, salt: str) -> "PromptRows":
         """A copy whose rows are shared only under this salt."""
@@ -84,6 +76,14 @@ class PromptRows:
     def within(self, begin: int, end: int) -> Iterator[RowSpan]:
         """The spans that touch these places."""
         return (span for span in self.spans if span.begin < end and begin < span.end)
+
+
+def spans_of(begin: int, digest: bytes, n_rows: int, n_line: int = 0) -> list[RowSpan]:
+    """The rows of an input from a place on: all as one, or lines of so many with a token between them."""
+    if not n_line:
+        return [RowSpan(begin, n_rows, digest)]
+    n_lines = n_rows // n_line
+    return [RowSpan(begin + i * (n_line + 1), n_line, digest, i * n_line, n_rows) for i in range(n_lines)]
 
 
 def salted(digest: bytes, salt: str) -> bytes:

@@ -67,7 +67,8 @@ class RowColumns:
         for span in rows.within(begin, end):
             first = max(begin, span.begin)
             last = min(end, span.end)
-            slots = self._slots.slots(span.digest)[first - span.begin : last - span.begin]
+            row = span.first - span.begin
+            slots = self._slots.slots(span.digest)[first + row : last + row]
             self._step.row_of[at + first - begin : at + last - begin] = slots
             extras = ROWS
         return extras

@@ -14,7 +14,7 @@ from tahr.generation.pictures import ImageText, MessageImage, Picture, PromptIma
 from tahr.images.data_uri import data_of
 from tahr.images.processors import Patches
 from tahr.images.reading import ImageReader
-from tahr.images.sizing import WholePatches
+from tahr.images.sizing import LongestEdge, WholePatches
 from tahr.images.tiles import Tiling
 from tahr.kv.prefix import HASH_BYTES
 from tahr.library.inputs.image_inputs import opened
@@ -62,7 +62,11 @@ class PromptImages:
     def of_image(self, patches: Patches, content: bytes) -> Picture:
         """An image as rows; one in tiles as those of each, between the tokens that say where it is."""
         if patches.grid is None:
-            return (self.of_patches(patches, content),)
+            image = self.of_patches(patches, content)
+            if self.config.place.line_ends is None:
+                return (image,)
+            (line_end,), last = (self.encode(name) for name in self.config.place.line_ends)
+            return replace(image, line_end=line_end), last
         n_high, n_wide = patches.grid
         *before, behind = marks_of(n_high, n_wide)
         made: list[PromptImage | list[int]] = []
@@ -83,7 +87,7 @@ class PromptImages:
         processor = self.reader.processor
         if isinstance(processor.sizing, Tiling):
             n_most //= self.config.n_fixed_rows
-        elif not isinstance(processor.sizing, WholePatches):
+        elif not isinstance(processor.sizing, WholePatches | LongestEdge):
             return self.reader
         return replace(self.reader, processor=replace(processor, sizing=processor.sizing.within(n_most)))
 

@@ -130,6 +130,7 @@ class ImagePlace:
     written: str = ""  # text that the chat template has for an image; "": the placeholder
     around: str = ""  # text that takes its place: the placeholder, and marks around it
     both_ways: bool = False  # tokens of an image see all of it in every layer of the text model
+    line_ends: tuple[str, str] | None = None  # tokens behind every line of an image, and behind its last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class ChatVisionConfig:
     side: int = 0  # patches on a side of all images, whose table of positions stays as it is; 0: images differ in size
     has_class: bool = False  # a token without pixels stands behind the patches, and gives no row
     activation: Activation = "gelu"  # between the matrices that make rows for the text model
-    projector: Literal["mlp", "square", "mean"] = "mlp"  # part that makes rows for the text model
+    projector: Literal["mlp", "square", "mean", "merged"] = "mlp"  # part that makes rows for the text model
     deepstack: tuple[int, ...] = ()  # layers whose states are added to the text model's, after its first layers
     gated: bool = False  # layers have gated MLPs
     window: int = 0  # squares on a side of the windows that layers see; 0: all of an image

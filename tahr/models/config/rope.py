@@ -142,15 +142,18 @@ class Proportional:
 
 @dataclass(frozen=True, slots=True)
 class Axial:
-    """Both halves of the pairs turn alike, each by the positions of another axis."""
+    """Both halves of the pairs turn alike, each by the positions of another axis; or the second by the speeds between
+    those of the first."""
+
+    between: bool = False
 
     def apply(self, freq: Frequencies, theta: float) -> tuple[Frequencies, float]:
-        return np.concatenate([freq[::2], freq[::2]]), 1.0
+        return np.concatenate([freq[::2], freq[1::2] if self.between else freq[::2]]), 1.0
 
 
-def in_the_plane(theta: float, n_dims: int) -> RopeConfig:
+def in_the_plane(theta: float, n_dims: int, between: bool = False) -> RopeConfig:
     """The rope of a tower: half of the pairs turn by the height, half by the width."""
-    return RopeConfig(theta, n_dims, Axial(), axes=(1,) * (n_dims // 4) + (2,) * (n_dims // 4))
+    return RopeConfig(theta, n_dims, Axial(between), axes=(1,) * (n_dims // 4) + (2,) * (n_dims // 4))
 
 
 NO_ROPE = RopeConfig(1.0, 2, Unrotated())

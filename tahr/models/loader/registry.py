@@ -29,9 +29,8 @@ from tahr.models.families.granite import GRANITE
 from tahr.models.families.granite_moe import GRANITE_MOE
 from tahr.models.families.hybrid.granite4 import GRANITE_4
 from tahr.models.families.hybrid.qwen3_next import QWEN3_NEXT
-from tahr.models.families.llama import INTERNLM3, LLAMA, MINISTRAL, MISTRAL, MIXTRAL
+from tahr.models.families.llama import INTERNLM3, LLAMA, MINISTRAL, MIXTRAL
 from tahr.models.families.minicpm import MINICPM
-from tahr.models.families.ministral3 import MINISTRAL3
 from tahr.models.families.moe.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, MISTRAL4
 from tahr.models.families.moe.glm4_moe import GLM4_MOE
 from tahr.models.families.moe.gpt_oss import GPT_OSS
@@ -49,6 +48,7 @@ from tahr.models.towers.chinese_clip import CHINESE_CLIP
 from tahr.models.towers.clip import CLIP
 from tahr.models.towers.gemma3 import GEMMA3
 from tahr.models.towers.llava import LLAVA
+from tahr.models.towers.pixtral import MINISTRAL3, MISTRAL
 from tahr.models.towers.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_5, QWEN3_5_MOE, QWEN3_VL
 from tahr.models.towers.siglip import SIGLIP, SIGLIP2
 from tahr.models.towers.smolvlm import IDEFICS3, SMOLVLM
@@ -215,7 +215,14 @@ def model_type(config: Mapping[str, Any]) -> str:
     """The family that a config.json names; for a multimodal model, that of its text model."""
     kind = str(config.get("model_type") or "")
     inner = config.get("text_config")
-    return str(inner.get("model_type") or kind) if kind in WRAPPERS and isinstance(inner, Mapping) else kind
+    is_wrapper = kind in WRAPPERS or (kind == "llava" and tower_type(config) == "pixtral")
+    return str(inner.get("model_type") or kind) if is_wrapper and isinstance(inner, Mapping) else kind
+
+
+def tower_type(config: Mapping[str, Any]) -> Any:
+    """The tower that a config.json names."""
+    tower = config.get("vision_config")
+    return tower.get("model_type") if isinstance(tower, Mapping) else None
 
 
 def family_of_gguf(architecture: Any) -> Family | None:

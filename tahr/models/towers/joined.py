@@ -37,11 +37,31 @@ class Merger:
         return backend.linear(backend.activate(backend.linear(rows, self.up), None, "gelu"), self.down)
 
 
+class RowMerger:
+    """A norm of each patch and a matrix of squares of them, in some models; then an MLP."""
+
+    def __init__(self, cfg: ChatVisionConfig, w: Weights):
+        width = cfg.layers.width
+        self.n = cfg.n_merged
+        self.act = cfg.activation
+        self.norm = w.norm("norm", width) if w.has("norm.weight") else None
+        self.matrix = w.linear("joined", width, self.n * width) if self.n > 1 else None
+        self.up = w.linear("up", cfg.width_out, width, bias=w.has("up.bias"))
+        self.down = w.linear("down", cfg.width_out, cfg.width_out, bias=w.has("down.bias"))
+
+    def __call__(self, backend: Backend, step: StepInputs, rows: Tensor) -> Tensor:
+        rows = self.norm.apply(backend, rows) if self.norm else rows
+        rows = backend.join_rows(rows, self.n, step)
+        rows = backend.linear(rows, self.matrix) if self.matrix else rows
+        rows = backend.activate(backend.linear(rows, self.up), None, self.act)
+        return backend.linear(rows, self.down)
+
+
 class JoiningTower:
     """Layers of attention in both directions, and mergers. What later ones than the first make of states in the midst
     of the layers stands beside its result, one set of numbers after the other."""
 
-    def __init__(self, cfg: ChatVisionConfig, w: Weights):
+    def __init__(self, cfg: ChatVisionConfig, w: Weights, text: Weights):
         layers = cfg.layers
         self.config = cfg
         self.files = FileWatch([])
@@ -52,7 +72,12 @@ class JoiningTower:
         self.patch = w.linear("patch", layers.width, cfg.row_width, bias=w.has("patch.bias"))
         make = gated_layer if cfg.gated else vit_layer
         self.layers = [make(layers, i, w.at(f"layers.{i}")) for i in range(layers.n_layers)]
-        self.merger = Merger(cfg, w.at("merger"), joins_first=False)
+        self.norm = w.norm("norm") if w.has("norm.weight") else None
+        self.merger: Merger | RowMerger = (
+            RowMerger(cfg, text.at("merger"))
+            if cfg.projector == "merged"
+            else Merger(cfg, w.at("merger"), joins_first=False)
+        )
         self.deepstack = [Merger(cfg, w.at(f"deepstack.{i}"), joins_first=True) for i in range(len(cfg.deepstack))]
         self._ropes = {kind.rope: make_rope(layers, kind.rope) for kind in layers.kinds}
 
@@ -105,7 +130,8 @@ class JoiningTower:
     def _input(self, backend: Backend, step: StepInputs, layers: range) -> Tensor:
         if layers.start:
             return backend.take_rows(step, self.config.layers.width)
-        return backend.linear(backend.take_rows(step, self.width_in), self.patch)
+        rows = backend.linear(backend.take_rows(step, self.width_in), self.patch)
+        return self.norm.apply(backend, rows) if self.norm else rows
 
 
 def gated_layer(cfg: ModelConfig, layer: int, w: Weights) -> DecoderLayer:
@@ -144,7 +170,7 @@ def with_joining_tower(decoder: Decoder, cfg: ModelConfig, w: Weights) -> Decode
     if vision is None or not w.has(f"{PLACE}.patch.weight"):
         return decoder
     decoder.linears = dict(decoder.linears)
-    decoder.tower = JoiningTower(vision, w.at(PLACE).of(vision.layers))
+    decoder.tower = JoiningTower(vision, w.at(PLACE).of(vision.layers), w.at(PLACE))
     decoder.row_width = cfg.width * (1 + len(vision.deepstack))
     layers = list(decoder.layers)
     for i in range(len(vision.deepstack)):
