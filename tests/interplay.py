@@ -33,6 +33,9 @@ CHATS = "images/test_chats.py"
 CHAT_EVENTS = "images/test_chat_events.py"
 NO_IMAGES = Refuses("A session's text reads no rows of images", f"{CHATS}::test_sessions_refuse_images")
 
+PAGED = "offload/test_paged_with_features.py"
+NO_PAGER = Refuses("weights cannot be offloaded", f"{PAGED}::test_sessions_have_their_weights_in_memory")
+
 COLUMNS: dict[str, dict[str, Runs | Refuses]] = {
     "rows as input": {
         "LoRA": Runs((f"{BITS}::test_adapters_change_what_is_made_of_rows",)),
@@ -106,5 +109,19 @@ COLUMNS: dict[str, dict[str, Runs | Refuses]] = {
         "deterministic": Runs((f"{TIERS}::test_deterministic_replies",)),
         "two models": Runs((f"{TIERS}::test_two_models_on_one_directory",)),
         "keys": Runs(("tiers/test_tiers_of_servers.py::test_keys_have_texts_of_their_own_after_a_restart",)),
+    },
+    "paged weights": {
+        "LoRA": Runs((f"{PAGED}::test_adapters",)),
+        "grammar": Runs((f"{PAGED}::test_parameters",)),
+        "n > 1": Runs((f"{PAGED}::test_parameters",)),
+        "drafts": Runs((f"{PAGED}::test_drafts",)),
+        "sessions": NO_PAGER,
+        "prefix hit": Runs((f"{PAGED}::test_hits_of_the_prefix_cache",)),
+        "preemption": Runs((f"{PAGED}::test_preempted_requests",)),
+        "snapshot": NO_PAGER,
+        "embeddings": Runs((f"{PAGED}::test_vectors",)),
+        "deterministic": Runs((f"{PAGED}::test_batches_are_each_alone",)),
+        "two models": Runs((f"{PAGED}::test_two_models_in_turns",)),
+        "keys": Runs((f"{PAGED}::test_parameters",)),
     },
 }
