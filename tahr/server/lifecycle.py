@@ -26,7 +26,7 @@ from tahr.server.state.settings import Settings
 from tahr.server.state.state import MakeModel, ServerState
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-CLOSE_S = 2  # time after the grace for connections whose clients do not read
+CLOSE_S = 2  # time after the grace for what is still being sent
 # How long the event loop may keep the engine's thread from running, and the other way round: Python's 5 ms are several
 # steps of a GPU.
 SWITCH_S = 0.0005
@@ -107,7 +107,15 @@ class HttpServer:
         """Accept no more requests, give the running ones nearly all of the grace time, then cancel them."""
         self.state.models.close()
         self._uvicorn.should_exit = True
-        asyncio.get_running_loop().call_later(running_s(self.settings.grace_s), self.state.admission.cancel_all)
+        loop, ends_s = asyncio.get_running_loop(), running_s(self.settings.grace_s)
+        loop.call_later(ends_s, self.state.admission.cancel_all)
+        loop.call_later((ends_s + self.settings.grace_s) / 2, self._leave_clients_that_do_not_read)
+
+    def _leave_clients_that_do_not_read(self) -> None:
+        # Their responses are whole, so that there is nothing to cancel.
+        for connection in list(self._uvicorn.server_state.connections):
+            if isinstance(connection, BoundedProtocol) and connection.flow.write_paused:
+                connection.transport.abort()
 
     # ---- opening ----------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -267,6 +268,23 @@ def test_running_requests_get_their_grace_then_end(stories: Path) -> None:
         assert events[-1] == "[DONE]"
         assert json.loads(events[-2])["error"]["type"] == "service_unavailable_error"
         assert server.wait() == 143
+
+
+@pytest.mark.serial
+def test_a_client_that_does_not_read_is_left_within_the_grace(stories: Path) -> None:
+    with served("--model", f"story={stories}", "--grace", "3", "--no-request-log") as server:
+        body = json.dumps({"input": ["cat"] * 2000, "model": "story"}).encode()
+        head = f"POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
+        host, port = server.address.removeprefix("http://").split(":")
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect((host, int(port)))
+            client.sendall((head.encode() + body) * 6)  # more than what the system takes of the responses
+            time.sleep(4)
+            server.signal(signal.SIGTERM)
+            began = time.monotonic()
+            assert server.wait() == 143
+        assert time.monotonic() - began < 4.5, "with 2 s more for connections it took more than 5"
 
 
 @pytest.mark.serial
