@@ -18,7 +18,7 @@ from struct import Struct
 
 from tahr.kv.checkpoints import LEAST_KEPT, StateCheckpoints
 from tahr.kv.pages import PagePool
-from tahr.kv.row_slots import RowSpan
+from tahr.kv.row_slots import RowSpan, spans_within
 from tahr.kv.tables import PageTable
 
 HASH_BYTES = 16
@@ -70,7 +70,7 @@ class BlockHashes:
     def _rows_in(self, page: int) -> bytes:
         """The rows that a page reads: of each span that touches it the digest, and where the span begins and ends."""
         begin = page * self._page_size
-        touching = [span for span in self._spans if span.begin < begin + self._page_size and begin < span.end]
+        touching = list(spans_within(self._spans, begin, begin + self._page_size))
         places = [(span.begin - begin, span.rows, span.first) for span in touching]
         return b"".join(SPAN_PLACE.pack(*at) + span.digest for at, span in zip(places, touching, strict=True))
 

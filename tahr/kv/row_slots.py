@@ -1,8 +1,11 @@
 """Row slots: where rows that are no embeddings lie on the device, by the digest of what they were computed from."""
 
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
+from operator import attrgetter
 from typing import NamedTuple
 
 from tahr.kv.pages import PagePool, pages_for
@@ -28,6 +31,12 @@ class RowSpan(NamedTuple):
     @property
     def end(self) -> int:
         return self.begin + self.rows
+
+
+def spans_within(spans: Sequence[RowSpan], begin: int, end: int) -> Iterator[RowSpan]:
+    """The spans, of some in order, that touch these places."""
+    first = bisect_right(spans, begin, key=attrgetter("end"))
+    return takewhile(lambda span: span.begin < end, islice(spans, first, None))
 
 
 class InputPages(NamedTuple):

@@ -1,9 +1,12 @@
 """`tahr batch`: results of every line once, however often a run ends and begins anew."""
 
+import asyncio
 import json
+import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +114,27 @@ def test_a_line_that_finds_no_room_waits_for_it(tahr: Any, files: Files, monkeyp
     files[0].write_text("".join(prompts(3)))
     assert tahr("batch", str(files[0]), str(files[1]), *MODEL).returncode == 0
     assert len(results(files[1])) == 3 and len(refused) == 6
+
+
+def test_a_signal_ends_lines_that_wait_for_room(tahr: Any, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The application answers a request that is cancelled like one that has to come again."""
+    asked: list[str] = []
+
+    async def unavailable(self: App, scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+        if len(asked) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        await send({"type": "http.response.start", "status": 503, "headers": [(b"retry-after", b"1")]})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    monkeypatch.setattr(App, "__call__", unavailable)
+    files[0].write_text("".join(prompts(3)))
+    began = time.monotonic()
+    assert tahr("batch", str(files[0]), str(files[1]), *MODEL).returncode == 130
+    assert len(asked) == 3 and time.monotonic() - began < 30
+    assert not files[1].read_text()
 
 
 def test_what_is_done_is_not_done_again(tahr: Any, files: Files) -> None:

@@ -56,7 +56,7 @@ def reader_of(config: ModelConfig) -> PromptImages:
     blank = np.zeros((256, 3), np.float32)
     processor = ImageProcessor(Exactly(1, 1), 3, None, blank, vision.patch_size, merge=vision.merge)
     has_axes = any(kind.rope.axes for kind in config.kinds)
-    return PromptImages(ImageReader.of(processor), vision, has_axes, mark_tokens)
+    return PromptImages.of(ImageReader.of(processor), vision, has_axes, mark_tokens)
 
 
 def images_of(case: str, config: ModelConfig) -> list[Picture]:

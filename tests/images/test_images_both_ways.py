@@ -88,6 +88,37 @@ def test_steps_of_images(options: dict[str, object], steps: list[StepWork]) -> N
         assert any(1 in work.n_tokens for work in with_images)
 
 
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_the_rest_of_an_image_does_not_decode(page_size: int, steps: list[StepWork]) -> None:
+    """However few tokens are left behind a hit of the prefix cache, beside guesses of others."""
+    config = loaded_on(CASE, BACKEND).config
+    engine = engine_of(CASE, BACKEND, spec_ngram=True, spec_tokens=64, page_size=page_size)
+    assert engine.speculator
+    engine.speculator.adapts = False
+    asked = ("three", "between", "last", "first")
+    wanted = [run(engine, submitted(engine, CASE, prompt, config, greedy(12))) for prompt in asked]
+    others = [submitted(engine, CASE, "none", config, greedy(60)) for _ in range(2)]
+    for _ in range(12):
+        engine.step()
+    again = [submitted(engine, CASE, prompt, config, greedy(12)) for prompt in asked]
+    found = run(engine, *others, *again)[2:]
+    assert found == [text for (text,) in wanted]
+    assert any(check(work) for work in steps)
+    assert any(seq.result.stats.n_cached_tokens > 0 for seq in again)
+
+
+def test_an_image_whose_client_leaves_holds_up_no_other() -> None:
+    config = loaded_on(CASE, BACKEND).config
+    engine = engine_of(CASE, BACKEND)
+    scheduler = engine.scheduler
+    image = submitted(engine, CASE, "three", config, greedy(12))
+    while image not in scheduler.running:
+        engine.step()
+    scheduler._image_first = image  # as a step with guesses of others leaves it
+    engine.abort(image)
+    assert scheduler._image_first is None
+
+
 def logits(engine: Engine, prompt: str) -> np.ndarray:
     tokens, rows = prompt_of(CASE, prompt, loaded_on(CASE, BACKEND).config)
     found: list[np.ndarray] = []

@@ -1,5 +1,6 @@
 """Images whose lines end with tokens: each line reads its own rows of what is computed once."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,8 +8,10 @@ import pytest
 
 from backends_here import NAMES
 from chat_vision_cases import CASES, END, IMAGE, IN_LINES, START, grids, merge_of
+from chat_vision_files import write_chat_vision
 from chat_vision_runs import engine_of, loaded_on, prompt_of
-from tahr.errors import LoadError
+from tahr import LLM
+from tahr.errors import LoadError, UnsupportedModel
 from tahr.images.sizing import LongestEdge
 from tahr.models.config.rope import Axial, in_the_plane
 from tahr.models.decoder import make_rope
@@ -79,6 +82,15 @@ def test_configurations_that_fit_no_tower(changes: dict[str, Any], sentence: str
     with pytest.raises(LoadError, match=sentence) as raised:
         from_hf(config, name="mistral3")
     assert len(str(raised.value)) < 500
+
+
+@pytest.mark.parametrize("name", ["[IMG_BREAK]", "[IMG_END]"])
+def test_a_vocabulary_without_ends_of_lines(tmp_path: Path, name: str) -> None:
+    folder = write_chat_vision(tmp_path, "mistral3")
+    vocabulary = tmp_path / "tokenizer.json"
+    vocabulary.write_text(vocabulary.read_text().replace(name, "[ELSE]"))
+    with pytest.raises(UnsupportedModel, match="end lines of images"):
+        LLM(folder, context_size=64)
 
 
 def test_sizes_of_images() -> None:

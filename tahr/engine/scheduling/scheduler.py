@@ -79,16 +79,30 @@ class Scheduler(SequenceMemory):
         image = self._image_first
         if image and image in running:
             self._image_first = None
-            others = [seq for seq in running if seq.n_left > most and seq is not image]
+            others = [seq for seq in running if seq is not image and self._prefills(seq)]
             self._schedule_prefill(output, [image, *others], work)
         elif self._prefill_comes_first(decoding):
-            self._schedule_prefill(output, [seq for seq in running if seq.n_left > most], work)
+            self._schedule_prefill(output, list(filter(self._prefills, running)), work)
         if not work:
             self._schedule_decode(decoding, work)
             left = running if len(work) < len(running) else []
-            prefilling = [seq for seq in left if seq.queueing.last_step != self.n_steps and seq.n_left > most]
+            prefilling = [seq for seq in left if seq.queueing.last_step != self.n_steps and self._prefills(seq)]
             self._schedule_prefill(output, prefilling, work)
         return work
+
+    def _prefills(self, seq: Sequence) -> bool:
+        """Whether a sequence has too many tokens left to decode, or the rest of an image, however short."""
+        return seq.n_left > self.limits.n_decode_tokens or self._is_before_image(seq)
+
+    def _is_before_image(self, seq: Sequence) -> bool:
+        """Whether an image whose tokens see each other is not computed yet."""
+        spans = seq.rows.spans
+        return bool(spans and self.limits.image_rows and seq.scheduled < spans[-1].end)
+
+    def _stop_running(self, seq: Sequence) -> None:
+        super()._stop_running(seq)
+        if seq is self._image_first:
+            self._image_first = None
 
     # ---- decode ------------------------------------------------------------------------------------------------------
 
@@ -111,7 +125,7 @@ class Scheduler(SequenceMemory):
             ahead = seq.ahead
             end = len(seq.tokens) + ahead.n_ahead
             n = end - begin
-            if not 0 < n <= most:
+            if not 0 < n <= most or (seq.rows.spans and self._is_before_image(seq)):
                 continue
             if len(work.sequences) == limit:
                 return

@@ -6,7 +6,7 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from tahr.kv.row_slots import RowSpan
+from tahr.kv.row_slots import RowSpan, spans_within
 
 if TYPE_CHECKING:
     from tahr.backends.api import Floats, Ints
@@ -68,14 +68,14 @@ class PromptRows:
     def chunk(self, begin: int, n: int) -> tuple[int, bool]:
         """How many of n tokens from `begin` on go up to the next span, or all of the one that it is in; whether it is
         in one."""
-        span = next((span for span in self.spans if begin < span.end), None)
-        if span is None or begin + n <= span.begin:
+        span = next(self.within(begin, begin + n), None)
+        if span is None:
             return n, False
         return (span.begin - begin, False) if begin < span.begin else (span.end - begin, True)
 
     def within(self, begin: int, end: int) -> Iterator[RowSpan]:
         """The spans that touch these places."""
-        return (span for span in self.spans if span.begin < end and begin < span.end)
+        return spans_within(self.spans, begin, end)
 
 
 def spans_of(begin: int, digest: bytes, n_rows: int, n_line: int = 0) -> list[RowSpan]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tahr.engine.sequences.prompt_rows import RowSource
-from tahr.errors import ConfigError
+from tahr.errors import ConfigError, UnsupportedModel
 from tahr.generation.pictures import ImageText, MessageImage, Picture, PromptImage
 from tahr.images.data_uri import data_of
 from tahr.images.processors import Patches
@@ -31,6 +31,19 @@ class PromptImages:
     config: ChatVisionConfig
     has_axes: bool
     encode: Callable[[str], list[int]]  # tokens of a text with names of special ones, for the marks of tiles
+    line_ends: tuple[int, int] | None  # tokens behind a line of an image and behind its last; None: there are none
+
+    @staticmethod
+    def of(
+        reader: ImageReader, config: ChatVisionConfig, has_axes: bool, encode: Callable[[str], list[int]]
+    ) -> "PromptImages":
+        """One whose tokens the vocabulary has."""
+        names = config.place.line_ends
+        found = [encode(name) for name in names or ()]
+        if any(len(tokens) != 1 for tokens in found):
+            raise UnsupportedModel(f"The vocabulary has no {' or no '.join(names or ())}, which end lines of images.")
+        ends = (found[0][0], found[1][0]) if found else None
+        return PromptImages(reader, config, has_axes, encode, ends)
 
     @property
     def placeholder(self) -> int:
@@ -63,10 +76,10 @@ class PromptImages:
         """An image as rows; one in tiles as those of each, between the tokens that say where it is."""
         if patches.grid is None:
             image = self.of_patches(patches, content)
-            if self.config.place.line_ends is None:
+            if self.line_ends is None:
                 return (image,)
-            (line_end,), last = (self.encode(name) for name in self.config.place.line_ends)
-            return replace(image, line_end=line_end), last
+            line_end, last = self.line_ends
+            return replace(image, line_end=line_end), [last]
         n_high, n_wide = patches.grid
         *before, behind = marks_of(n_high, n_wide)
         made: list[PromptImage | list[int]] = []

@@ -30,7 +30,7 @@ from tahr.server.state.state import ServerState
 
 PENDING_BYTES = 1 << 26  # limit on the requests in flight together; one alone may have more
 RETRY_S = 1.0  # time between two attempts at a request that finds no room beside the others
-BUSY_S = 600.0  # time after which it is refused all the same
+BUSY_S = 600.0  # time after which it is refused all the same, if no other one ends meanwhile
 AHEAD = 2  # requests in flight for each sequence of a batch: the next are tokenised by the time there is room
 Message = MutableMapping[str, Any]
 
@@ -62,6 +62,11 @@ class Exchange:
         about = {"type": "http", "method": "POST", "path": self.path, "client": ("127.0.0.1", 0)}
         return {**about, "headers": headers, CONNECTION: NoClient(), COMPLETE: True}
 
+    @property
+    def is_overloaded(self) -> bool:
+        """Whether a client of a server would come again later."""
+        return self.status == 503 and b"retry-after" in self.headers
+
     async def receive(self) -> Message:
         return {"type": "http.request", "body": self.body}
 
@@ -71,6 +76,12 @@ class Exchange:
             self.headers = dict(message["headers"])
         else:
             self.reply += message["body"]
+
+
+def is_cancelled() -> bool:
+    """Whether somebody ends the run. The application answers a cancelled request as one that has no server."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class TokenCount(Observer):
@@ -168,8 +179,7 @@ class BatchRun:
             result.error = BatchFault(request.code, str(request))
         else:
             result.response = await self._respond(request)
-            task = asyncio.current_task()
-            if task and task.cancelling():
+            if is_cancelled():
                 return
         self._files.write(result)
         self.n_replies += result.is_reply
@@ -178,9 +188,13 @@ class BatchRun:
 
     async def _respond(self, request: BatchRequest) -> BatchResponse:
         exchange = await self._exchange(request)
-        began = monotonic()
-        while exchange.status == 503 and b"retry-after" in exchange.headers and monotonic() - began < BUSY_S:
+        seen = self.n_replies + self.n_errors
+        until = monotonic() + BUSY_S
+        while exchange.is_overloaded and not is_cancelled() and monotonic() < until:
             await asyncio.sleep(RETRY_S)
+            if seen != self.n_replies + self.n_errors:  # others end, and make room
+                seen = self.n_replies + self.n_errors
+                until = monotonic() + BUSY_S
             exchange = await self._exchange(request)
         if exchange.status >= 500 and self._state.models.health() is Health.FAILING:
             raise ServerError("The engine has failed. What is answered is kept: the same command goes on from there.")
