@@ -19,6 +19,7 @@ NOTHING_LEFT: int
 NOT_NUMBERS: int
 RUN_TAPE: int  # a C function of a tape's address and a pool's: runs the tape, without the interpreter
 READ_PAST_END: int
+ARENA_TOO_SMALL: int
 SAMPLE_ROW_BYTES: int
 SPLIT_TOKENS: int
 

@@ -47,6 +47,16 @@ class TensorSplit(NamedTuple):
     n: int
 
 
+N_READERS = 4  # reads at once: one does not keep a disk busy
+READ_SHARE = 1.25  # memory that a read takes, in slots
+FETCH_BYTES = 2 * 4096
+
+
+def read_bytes(slot_bytes: int) -> int:
+    """Memory beside slots of that size: that of reads, and a slot of zeros."""
+    return N_READERS * (int(READ_SHARE * slot_bytes) + FETCH_BYTES) + slot_bytes
+
+
 class SlotArena(NamedTuple):
     """Host memory that paged matrices share, in slots of equal size; stacks of matrices have one of their own."""
 
@@ -58,6 +68,11 @@ class SlotArena(NamedTuple):
     @property
     def n_bytes(self) -> int:
         return self.slot_bytes * self.n_slots
+
+    @property
+    def read_bytes(self) -> int:
+        """Memory beside the slots."""
+        return read_bytes(self.slot_bytes)
 
 
 class Home(NamedTuple):

@@ -4,11 +4,11 @@ Steps read the layers behind those that stay, in turn, and the experts that rows
 many as there is memory for.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tahr.errors import LoadError
-from tahr.offload.homes import Home, Homes, SlotArena, TensorSize
+from tahr.offload.homes import Home, Homes, SlotArena, TensorSize, read_bytes
 from tahr.offload.policy import OffloadPolicy, layer_of
 
 PAGED = Home(None, "paged")
@@ -16,9 +16,6 @@ RESIDENT = Home(None, "resident")
 LEAST_SLOT_BYTES = 4096
 USUAL_SLOT_BYTES = 1 << 20  # a disk reads at full speed in pieces of this size
 MOST_WASTE = 0.05  # share of slots that may stay empty where smaller ones would be fuller
-N_READERS = 4  # reads at once: one does not keep a disk busy
-READ_SHARE = 1.25  # memory that a read takes, in slots
-FETCH_BYTES = 2 * 4096
 
 
 class PagedPlan(NamedTuple):
@@ -30,31 +27,34 @@ class PagedPlan(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Tensors that would share an arena."""
+    """Tensors that would share an arena, and the size of its slots: some of them keep that of all."""
 
     sizes: Mapping[str, TensorSize]
     by_usage: bool
+    slot_bytes: int
+
+    @staticmethod
+    def of(sizes: Mapping[str, TensorSize], by_usage: bool) -> "Group":
+        """With slots of a size that suits these."""
+        return Group(sizes, by_usage, best_slot_bytes(sizes.values()) if sizes else 0)
 
     @property
     def n_bytes(self) -> int:
         return sum(size.n_bytes for size in self.sizes.values())
 
-    @property
-    def slot_bytes(self) -> int:
-        """The largest size of slots, of those that are usual, that leaves little of them empty."""
-        largest = max(size.panels.n_bytes for size in self.sizes.values() if size.panels)
-        sizes = [LEAST_SLOT_BYTES << i for i in range(32)]
-        possible = [n for n in sizes if n >= largest and (n <= USUAL_SLOT_BYTES or n < 2 * largest)]
-        taken = {n: n * n_slots(self.sizes.values(), n) for n in possible}
-        full = [n for n in possible if taken[n] <= (1 + MOST_WASTE) * self.n_bytes]
-        return max(full) if full else min(possible, key=lambda n: taken[n])
-
     def least_slots(self) -> int:
         """Slots for what an op reads at once, and for what is read meanwhile: two layers, or all experts of one."""
-        by_layer: dict[int | None, list[int]] = {}
+        by_layer: dict[int, list[int]] = {}
+        by_part: dict[str, int] = {}  # matrices outside the layers of the text model
         for name, size in self.sizes.items():
-            by_layer.setdefault(layer_of(name), []).append(n_slots([size], self.slot_bytes))
-        others = by_layer.pop(None, [])
+            n = n_slots([size], self.slot_bytes)
+            layer = layer_of(name)
+            if layer is not None:
+                by_layer.setdefault(layer, []).append(n)
+                continue
+            part = name.rsplit(".", 2)[0]  # one op may read all of it
+            by_part[part] = by_part.get(part, 0) + n
+        others = list(by_part.values())
         if self.by_usage:
             return max([*others, *(sum(sorted(each)[-2:]) for each in by_layer.values())])
         sums = [sum(each) for _, each in sorted(by_layer.items())]
@@ -62,20 +62,31 @@ class Group(NamedTuple):
 
     def least_bytes(self) -> int:
         """Bytes of these slots, and of the memory of reads."""
-        return self.least_slots() * self.slot_bytes + self.read_bytes
-
-    @property
-    def read_bytes(self) -> int:
-        return N_READERS * (int(READ_SHARE * self.slot_bytes) + FETCH_BYTES)
+        return self.least_slots() * self.slot_bytes + read_bytes(self.slot_bytes)
 
     def arena(self, n_bytes: int, policy: OffloadPolicy) -> SlotArena:
         """An arena that takes at most so many bytes."""
         most = n_slots(self.sizes.values(), self.slot_bytes)
-        n = min(most, (n_bytes - self.read_bytes) // self.slot_bytes)
+        n = min(most, (n_bytes - read_bytes(self.slot_bytes)) // self.slot_bytes)
+        if n < self.least_slots():
+            raise LoadError(
+                f"Steps need {self.least_slots()} slots of paged weights at a time, and there is memory for "
+                f"{max(n, 0)}: raise the ram_budget."
+            )
         return SlotArena(self.slot_bytes, n, self.by_usage, policy.prefetch_n_ahead * PIECES_OF_A_LAYER)
 
 
 PIECES_OF_A_LAYER = 4  # matrices that are read ahead for each layer that is
+
+
+def best_slot_bytes(sizes: Collection[TensorSize]) -> int:
+    """The largest size of slots, of those that are usual, that leaves little of them empty."""
+    largest = max(size.panels.n_bytes for size in sizes if size.panels)
+    usual = [LEAST_SLOT_BYTES << i for i in range(32)]
+    possible = [n for n in usual if n >= largest and (n <= USUAL_SLOT_BYTES or n < 2 * largest)]
+    taken = {n: n * n_slots(sizes, n) for n in possible}
+    full = [n for n in possible if taken[n] <= (1 + MOST_WASTE) * sum(size.n_bytes for size in sizes)]
+    return max(full) if full else min(possible, key=lambda n: taken[n])
 
 
 def n_slots(sizes: Iterable[TensorSize], slot_bytes: int) -> int:
@@ -99,8 +110,8 @@ def plan_paging(
     if total + other_bytes <= budget:
         return PagedPlan({})
     pageable = {name: s for name, s in in_memory(sizes).items() if s.panels and not policy.pins(name, n_layers)}
-    stacks = Group({name: s for name, s in pageable.items() if s.panels and s.panels.is_stack}, by_usage=True)
-    layers = Group({name: s for name, s in pageable.items() if name not in stacks.sizes}, by_usage=False)
+    stacks = Group.of({name: s for name, s in pageable.items() if s.panels and s.panels.is_stack}, by_usage=True)
+    layers = Group.of({name: s for name, s in pageable.items() if name not in stacks.sizes}, by_usage=False)
     left = budget - other_bytes - (total - stacks.n_bytes - layers.n_bytes)
     if stacks.sizes and left - layers.n_bytes >= stacks.least_bytes():
         return plan_groups([(stacks, left - layers.n_bytes)], policy, used_share)
@@ -112,7 +123,7 @@ def plan_paging(
         return plan_groups([(stacks, left)], policy, used_share)
     kept = first_that_fit(layers, left - least)
     left -= kept.n_bytes
-    rest = Group({name: s for name, s in layers.sizes.items() if name not in kept.sizes}, by_usage=False)
+    rest = layers._replace(sizes={name: s for name, s in layers.sizes.items() if name not in kept.sizes})
     spare = left - least
     shares = [(rest, layers.least_bytes() + (0 if stacks.sizes else spare))]
     if stacks.sizes:
@@ -133,7 +144,7 @@ def first_that_fit(group: Group, n_bytes: int) -> Group:
             break
         kept[name] = group.sizes[name]
         n_bytes -= kept[name].n_bytes
-    return Group(kept, group.by_usage)
+    return group._replace(sizes=kept)
 
 
 def plan_groups(shares: Sequence[tuple[Group, int]], policy: OffloadPolicy, used_share: float) -> PagedPlan:

@@ -9,8 +9,7 @@ from tahr.backends.api import Linear
 from tahr.backends.cpu.queue import Queue
 from tahr.backends.cpu.weights import PackedMatrix, stack_shape
 from tahr.errors import ConfigError
-from tahr.offload.homes import Panels, SlotArena
-from tahr.offload.plan import N_READERS
+from tahr.offload.homes import N_READERS, Panels, SlotArena
 from tahr.weights.source import OpenFile
 from tahr.weights.tensor import HostTensor
 

@@ -1,6 +1,7 @@
 """The op queue of the CPU backend: a tape of ops, and everything the ops point at."""
 
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,9 +40,10 @@ class Queue:
     def run(self, pool: native.Pool) -> None:
         for step, table in self.tables:
             check_ids(step, table)
-        self.tape.run(pool)
         for pager in self.pagers.values():
-            refuse_failed(pager)
+            pager.take_failure()  # left by a step that was cut short
+        self.tape.run(pool)
+        refuse_failed([pager.take_failure() for pager in self.pagers.values()])
 
     def clear(self) -> None:
         self.tape.clear()
@@ -51,9 +53,11 @@ class Queue:
         self.turn = object()
 
 
-def refuse_failed(pager: native.Pager) -> None:
-    """Raise what kept the pager from reading pieces of the step that has just run."""
-    kind, reason = pager.take_failure()
+def refuse_failed(failures: Sequence[tuple[int, str]]) -> None:
+    """Raise the first of what kept pagers from reading pieces of the step that has just run."""
+    kind, reason = next((each for each in failures if each[0]), (0, ""))
+    if kind == native.ARENA_TOO_SMALL:
+        raise OffloadError(f"{reason}. The request was given up; raise the ram_budget.")
     if kind:
         error = OffloadEof if kind == native.READ_PAST_END else OffloadError
         raise error(f"{reason}. The request was given up; look at the disk and the model's files, then ask again.")

@@ -64,6 +64,7 @@ std::pair<int, std::string> take_failure(Pager& self) {
 
 void bind_pager(nb::module_& m, nb::class_<Recorder>& tape) {
   m.attr("READ_PAST_END") = int(ReadError::END);
+  m.attr("ARENA_TOO_SMALL") = int(ReadError::NO_ROOM);
   nb::class_<Pager>(m, "Pager")
       .def("__init__", [](Pager* self, bool by_usage, int64_t slot_bytes, int64_t n_slots, int n_readers, int n_ahead, double stall_s) {
              if (slot_bytes < 1 || slot_bytes % 4096 || n_slots < 1 || n_readers < 1) throw nb::value_error("There is no such arena.");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <new>
 #include <utility>
 
@@ -101,11 +102,24 @@ void Pager::evict(int64_t number) {
   present_.erase(std::find(present_.begin(), present_.end(), number));
 }
 
+bool Pager::may_go(const Piece& piece, const Piece& wanted, bool ahead) const {
+  if (piece.n_pins > 0 || piece.state != State::READY) return false;
+  return !ahead || may_replace(settings_.policy, wanted.use, piece.use);
+}
+
+int64_t Pager::n_can_be_free(const Piece& wanted, bool ahead) const {
+  int64_t n = int64_t(free_.size());
+  for (const int64_t number : present_)
+    if (may_go(pieces_[size_t(number)], wanted, ahead)) n += pieces_[size_t(number)].slots_needed;
+  return n;
+}
+
+// Evicts as many pieces as it takes, or none where all of them are too few. Those that may go are the first to go.
 bool Pager::free_slots(int64_t n, const Piece& wanted, bool ahead) {
+  if (int64_t(free_.size()) >= n) return true;
+  if (n_can_be_free(wanted, ahead) < n) return false;
   while (int64_t(free_.size()) < n) {
-    const int64_t number = victim();
-    if (number < 0 || (ahead && !may_replace(settings_.policy, wanted.use, pieces_[size_t(number)].use))) return false;
-    evict(number);
+    evict(victim());
     counts_.n_evictions++;
   }
   return true;
@@ -115,15 +129,16 @@ bool Pager::free_slots(int64_t n, const Piece& wanted, bool ahead) {
 bool Pager::start(int64_t number, bool ahead) {
   Piece& piece = pieces_[size_t(number)];
   if (!free_slots(piece.slots_needed, piece, ahead)) return false;
+  const std::vector<FileRead> reads = reads_of(number);
+  present_.reserve(present_.size() + 1);
   piece.slots.assign(free_.end() - piece.slots_needed, free_.end());
+  loader_->post(reads, !ahead);  // the last that may throw: what arrives waits for the lock
   free_.resize(free_.size() - size_t(piece.slots_needed));
   piece.state = State::READING;
   piece.has_failed = false;
   piece.use.n_misses++;
   present_.push_back(number);
-  const std::vector<FileRead> reads = reads_of(number);
   piece.reads_left = int64_t(reads.size());
-  loader_->post(reads, !ahead);
   return true;
 }
 
@@ -212,17 +227,24 @@ void Pager::wait_for(const std::vector<PieceRange>& ranges, Lock& lock) {
   }
 }
 
-bool Pager::await(const std::vector<PieceRange>& ranges) {
-  Lock lock(mutex_);
+// Returns the last of them; -1: there is none.
+int64_t Pager::pin(const std::vector<PieceRange>& ranges) {
   turn_++;
   int64_t last = -1;
   each(ranges, [&](int64_t number) {
     Piece& piece = pieces_[size_t(number)];
-    piece.n_pins++;
+    if (piece.n_pins++ == 0) n_pinned_ += piece.slots_needed;
     piece.use.last = turn_;
     (piece.state == State::READY ? counts_.n_hits : counts_.n_misses)++;
     cycle_.used(last = number);
   });
+  return last;
+}
+
+bool Pager::await_pinned(const std::vector<PieceRange>& ranges, int64_t last, Lock& lock) {
+  if (n_pinned_ > settings_.n_slots)
+    fail({ReadError::NO_ROOM, "One part of a step reads " + std::to_string(n_pinned_) + " slots of weights, and there is memory for " +
+                                  std::to_string(settings_.n_slots)});
   if (failure_.kind != ReadError::NONE) return false;
   const auto began = Clock::now();
   start_all(ranges);
@@ -232,21 +254,42 @@ bool Pager::await(const std::vector<PieceRange>& ranges) {
   return failure_.kind == ReadError::NONE;
 }
 
+bool Pager::await(const std::vector<PieceRange>& ranges) {
+  Lock lock(mutex_);
+  const int64_t last = pin(ranges);
+  try {
+    return await_pinned(ranges, last, lock);
+  } catch (const std::exception&) {
+    fail({ReadError::FAILED, "Out of memory"});  // short, so that it takes none
+    return false;
+  }
+}
+
 void Pager::release(const std::vector<PieceRange>& ranges) {
   const Lock lock(mutex_);
   int64_t last = -1;
-  each(ranges, [&](int64_t number) { pieces_[size_t(last = number)].n_pins--; });
-  if (last >= 0 && failure_.kind == ReadError::NONE) read_ahead(last);
+  each(ranges, [&](int64_t number) {
+    Piece& piece = pieces_[size_t(last = number)];
+    if (--piece.n_pins == 0) n_pinned_ -= piece.slots_needed;
+  });
   changed_.notify_all();
+  if (last < 0 || failure_.kind != ReadError::NONE) return;
+  try {
+    read_ahead(last);
+  } catch (const std::exception&) {  // it is read when it is needed
+  }
 }
 
 void Pager::expect(const std::vector<PieceRange>& ranges) {
   const Lock lock(mutex_);
-  each(ranges, [&](int64_t number) {
-    Piece& piece = pieces_[size_t(number)];
-    piece.use.last = turn_;
-    if (piece.state == State::ABSENT) start(number, true);
-  });
+  try {
+    each(ranges, [&](int64_t number) {
+      Piece& piece = pieces_[size_t(number)];
+      piece.use.last = turn_;
+      if (piece.state == State::ABSENT) start(number, true);
+    });
+  } catch (const std::exception&) {  // they are read when they are needed
+  }
 }
 
 ReadFailure Pager::take_failure() {

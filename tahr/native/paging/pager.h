@@ -60,6 +60,7 @@ class Pager {
   int64_t add(PackedMatrix& matrix, PanelLayout layout, const std::vector<Extent>& extents);
 
   // False: they could not be read, or something of the same step could not. They must be released all the same.
+  // None of these three throws: a thread that is one of a pool calls them.
   bool await(const std::vector<PieceRange>& ranges);
   void release(const std::vector<PieceRange>& ranges);
   void expect(const std::vector<PieceRange>& ranges);  // these are needed soon
@@ -88,6 +89,8 @@ class Pager {
   template <class Do>
   void each(const std::vector<PieceRange>& ranges, Do f);
   bool start(int64_t number, bool ahead);
+  bool may_go(const Piece& piece, const Piece& wanted, bool ahead) const;
+  int64_t n_can_be_free(const Piece& wanted, bool ahead) const;
   bool free_slots(int64_t n, const Piece& wanted, bool ahead);
   int64_t victim() const;
   void evict(int64_t number);
@@ -96,6 +99,8 @@ class Pager {
   std::vector<FileRead> reads_of(int64_t number) const;
   void arrived(const FileRead& read, const std::byte* bytes, const ReadFailure& failure);
   void read_ahead(int64_t piece);
+  int64_t pin(const std::vector<PieceRange>& ranges);
+  bool await_pinned(const std::vector<PieceRange>& ranges, int64_t last, Lock& lock);
   bool start_all(const std::vector<PieceRange>& ranges);
   void wait_for(const std::vector<PieceRange>& ranges, Lock& lock);
   void fail(ReadFailure failure);
@@ -109,6 +114,7 @@ class Pager {
   std::vector<int64_t> present_;  // pieces with slots
   Cycle cycle_;
   int64_t turn_ = 0, n_arrived_ = 0;
+  int64_t n_pinned_ = 0;  // slots that pinned pieces need
   PagerCounts counts_;
   ReadFailure failure_;
   mutable std::mutex mutex_;

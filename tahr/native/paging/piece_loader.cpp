@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <thread>
 
@@ -17,6 +18,7 @@ namespace tahr {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr int MOST_GIVEN_UP = 8;  // threads at once that hang in the system: each keeps its memory
 constexpr int64_t SECTOR = 4096;  // what reads past the system's cache are aligned to
 
 int64_t round_down(int64_t n) { return n / SECTOR * SECTOR; }
@@ -87,6 +89,7 @@ struct PieceLoader::Shared {
   std::deque<FileRead> waiting;
   std::deque<OpenedFile> files;  // addresses stay
   std::vector<std::shared_ptr<Reader>> readers;
+  int n_given_up = 0;  // those that have not come back
   bool closing = false;
 
   ~Shared() {
@@ -132,7 +135,10 @@ void PieceLoader::Shared::work(const std::shared_ptr<Reader>& reader) {
     ReadFailure failure;
     const std::byte* bytes = fetch(*reader, file, &failure);
     lock.lock();
-    if (reader->is_given_up) return;  // somebody else reads it, and the loader may be gone
+    if (reader->is_given_up) {  // somebody else reads it, and the loader may be gone
+      n_given_up--;
+      return;
+    }
     reader->is_reading = false;
     const FileRead read = reader->read;
     lock.unlock();
@@ -163,6 +169,7 @@ void PieceLoader::start_reader() {
   const size_t n_bytes = size_t(round_up(shared_->most_bytes) + SECTOR);
   reader->staging.reset(static_cast<std::byte*>(std::aligned_alloc(SECTOR, n_bytes)));
   if (!reader->staging) throw std::bad_alloc();
+  shared_->readers.reserve(shared_->readers.size() + 1);  // nothing may fail once the thread is there
   reader->thread = std::thread([shared = shared_, reader] { shared->work(reader); });
   shared_->readers.push_back(reader);
 }
@@ -188,6 +195,24 @@ void PieceLoader::post(const std::vector<FileRead>& reads, bool first) {
   shared_->wake.notify_all();
 }
 
+// Has another thread read what the i-th does; where there is no memory or thread for that, it stays.
+void PieceLoader::replace(size_t i) {
+  const std::shared_ptr<Reader> reader = shared_->readers[i];
+  bool is_waiting = false;
+  try {
+    shared_->waiting.push_front(reader->read);
+    is_waiting = true;
+    start_reader();
+  } catch (const std::exception&) {
+    if (is_waiting) shared_->waiting.pop_front();
+    return;
+  }
+  reader->is_given_up = true;
+  shared_->n_given_up++;
+  reader->thread.detach();
+  shared_->readers.erase(shared_->readers.begin() + int64_t(i));
+}
+
 bool PieceLoader::replace_stalled(double limit_s, std::string* label) {
   const std::lock_guard<std::mutex> lock(shared_->mutex);
   const auto now = Clock::now();
@@ -196,12 +221,9 @@ bool PieceLoader::replace_stalled(double limit_s, std::string* label) {
   for (size_t i = readers.size(); i-- > 0;) {
     const std::shared_ptr<Reader> reader = readers[i];
     if (!reader->is_reading || std::chrono::duration<double>(now - reader->began).count() < limit_s) continue;
-    found = reader->is_given_up = true;
+    found = true;
     *label = shared_->files[size_t(reader->read.file)].label;
-    shared_->waiting.push_front(reader->read);
-    reader->thread.detach();
-    readers.erase(readers.begin() + int64_t(i));
-    start_reader();
+    if (shared_->n_given_up < MOST_GIVEN_UP) replace(i);
   }
   if (found) shared_->wake.notify_all();
   return found;

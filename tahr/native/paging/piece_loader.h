@@ -16,7 +16,7 @@ struct FileRead {
   int64_t token;  // the caller's own
 };
 
-enum class ReadError : uint8_t { NONE, END, FAILED, STALLED };
+enum class ReadError : uint8_t { NONE, END, FAILED, STALLED, NO_ROOM };
 
 struct ReadFailure {
   ReadError kind = ReadError::NONE;
@@ -40,7 +40,8 @@ class PieceLoader {
   int add_source(Source source, const std::string& label);
 
   void post(const std::vector<FileRead>& reads, bool first);  // first: before all that wait
-  // What threads read that have had no answer for so long: others go on in their place. True: some did.
+  // Whether threads have had no answer for so long. Others go on in their place, if they can be made and not too many
+  // wait for the system already; what those read that are left is answered whenever the system answers.
   bool replace_stalled(double limit_s, std::string* label);
   int64_t staging_bytes() const;
   bool is_direct(int file) const;  // whether reads of a file pass the system's cache by
@@ -48,6 +49,7 @@ class PieceLoader {
  private:
   struct Shared;
   void start_reader();
+  void replace(size_t i);
   std::shared_ptr<Shared> shared_;  // threads that hang in the system outlive the loader
 };
 

@@ -26,6 +26,7 @@ struct FakeFile {
   std::vector<std::byte> bytes;
   std::atomic<int> error{0};  // -1: the file ends
   std::atomic<bool> hangs{false};
+  std::atomic<int> n_hanging{0};
 };
 
 int64_t matrix_bytes() { return ROWS * file_row_bytes(FORMAT, COLS); }
@@ -41,7 +42,9 @@ void fill(FakeFile& file) {
 }
 
 int64_t read_fake(FakeFile& file, std::byte* to, int64_t n_bytes, int64_t offset) {
+  file.n_hanging++;
   while (file.hangs) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  file.n_hanging--;
   if (file.error) return file.error < 0 ? 0 : -file.error;
   const int64_t n = n_bytes < 1000 ? n_bytes : n_bytes - 500;  // systems may give less than was asked for
   memcpy(to, &file.bytes[size_t(offset)], size_t(n));
@@ -122,6 +125,22 @@ int64_t slots_of_one(const Isa& isa, int64_t slot_bytes) {
   return (shape.n_panels + each - 1) / each;
 }
 
+// Pieces are given up for one that can have their place, not for one that cannot.
+bool keeps_what_is_in_vain(const Isa& isa, FakeFile& file, int64_t slot_bytes, int64_t n_each) {
+  Paged paged(isa, file, SlotPolicy::USAGE, slot_bytes, 2 * n_each, 10);
+  const int number = paged.pager.loader().add_source([&file](std::byte* to, int64_t n, int64_t at) { return read_fake(file, to, n, at); }, "fake");
+  PackedMatrix large = shape_packed(FORMAT, isa.matmul->layout, 1, 2 * ROWS, COLS);
+  const int64_t piece = paged.pager.add(large, isa.matmul->layout, {{number, 0}});
+  const std::vector<PieceRange> first{{paged.pieces[0], 1, nullptr}}, second{{paged.pieces[1], 1, nullptr}};
+  bool ok = paged.pager.await(first) && paged.pager.await(second);
+  paged.pager.release(second);
+  paged.pager.expect({{piece, 1, nullptr}});  // the first one stays, and the place of the second is too small
+  ok = ok && paged.pager.counts().n_evictions == 0;
+  paged.pager.release(first);
+  paged.pager.expect({{piece, 1, nullptr}});
+  return ok && paged.pager.counts().n_evictions == 2;
+}
+
 }  // namespace
 
 int check_pager(const Isa& isa, Pool& pool) {
@@ -148,6 +167,12 @@ int check_pager(const Isa& isa, Pool& pool) {
       const int64_t most = (4 * (N_MATRICES - n_stay) + n_stay + N_AHEAD) * matrix_bytes();
       check(policy == SlotPolicy::USAGE || counts.n_bytes_read <= most, "the bytes of a cycle");
     }
+  check(keeps_what_is_in_vain(isa, file, SLOT_BYTES, each), "pieces that go in vain");
+  Paged narrow(isa, file, SlotPolicy::CYCLE, SLOT_BYTES, each - 1, 10);
+  const auto began = std::chrono::steady_clock::now();
+  narrow.step(steps);
+  check(narrow.pager.take_failure().kind == ReadError::NO_ROOM, "a matrix larger than all slots");
+  check(std::chrono::steady_clock::now() - began < std::chrono::seconds(5), "such a matrix is not waited for");
   Paged paged(isa, file, SlotPolicy::CYCLE, SLOT_BYTES, each * 2, 0.2);
   const auto fails = [&](ReadError kind, const char* what) {
     paged.step(steps);
@@ -160,9 +185,11 @@ int check_pager(const Isa& isa, Pool& pool) {
   file.error = 0;
   check(paged.step(steps) == want && paged.pager.take_failure().kind == ReadError::NONE, "a step after failures");
   file.hangs = true;
-  fails(ReadError::STALLED, "a disk that never answers");
+  for (int i = 0; i < 6; i++) fails(ReadError::STALLED, "a disk that never answers");
+  check(file.n_hanging <= 3 + 8, "the number of threads that hang");
   file.hangs = false;
-  paged.pager.take_failure();
+  while (file.n_hanging > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
   check(paged.step(steps) == want && paged.pager.take_failure().kind == ReadError::NONE, "a step after a stall");
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // threads that were given up end while their file is there
   return n_failed;
