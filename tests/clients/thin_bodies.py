@@ -13,8 +13,15 @@ ALWAYS = ("messages", "prompt", "input", "tokens", "max_tokens")
 N_MORE = 4
 MAX_N = 4  # answers: more take long and show nothing new
 # Fields that may be left out only where another says as much: most made-up bodies have neither.
-NEEDED = {"/v1/responses": {"input": "Hello."}, "/v1/embeddings": {"input": "Hello."}}
-EXCLUDED = {"/v1/embeddings": ("messages", "modality")}  # by what is needed
+NEEDED = {
+    "/v1/responses": {"input": "Hello."},
+    "/v1/embeddings": {"input": "Hello."},
+    "/tokenize": {"prompt": "Hello."},
+}
+EXCLUDED = {  # by what is needed
+    "/v1/embeddings": ("messages", "modality"),
+    "/tokenize": ("content", "messages", "tools", "chat_template_kwargs"),
+}
 PLAIN = 0.8  # the share of messages without parts, calls and their results, of which one too is nearly always refused
 
 
