@@ -45,6 +45,7 @@ from tahr.library.score import SCORING, Score, ScoringPrompt
 from tahr.library.structured.response_format import ResponseFormat, response_format_of
 from tahr.library.transcribing.recordings import Sound, blocks_of
 from tahr.library.transcribing.transcription import Transcription
+from tahr.loading.budgets import held_weight_bytes
 from tahr.loading.builder import Assembled, assemble
 from tahr.speech.decoding.options import TranscribeOptions
 
@@ -68,7 +69,8 @@ class LLM:
         progress: Any = None,
         **settings: Any,  # the fields of EngineConfig, where there is no config
     ):
-        parts: Assembled = assemble(model_name(model), engine_config(config, settings), quantization, progress)
+        config = engine_config(config, settings)
+        parts: Assembled = assemble(model_name(model), config, quantization, progress)
         self.name = parts.name
         self.tokenizer = parts.tokenizer
         self.template = parts.template
@@ -77,8 +79,9 @@ class LLM:
         self.sampling_defaults = precedence(parts.sampling)
         self.load_log = parts.log
         self.backend_summary = parts.backend_summary
-        self.n_weight_bytes = parts.n_weight_bytes
-        self.n_bytes = self.n_weight_bytes + parts.engine.executor.facts.memory.n_bytes  # limit on memory
+        kv_bytes = parts.engine.executor.facts.memory.n_bytes
+        self.n_weight_bytes = held_weight_bytes(config, parts.n_weight_bytes, kv_bytes)
+        self.n_bytes = self.n_weight_bytes + kv_bytes  # limit on memory
         self.engine: Engine = parts.engine
         self.n_device_bytes = self.n_bytes if self.engine.executor.facts.has_own_memory else 0  # the part on a device
         self.encoding = self.engine.facts.encoding  # None: it generates

@@ -53,6 +53,13 @@ def within_budget(config: EngineConfig) -> EngineConfig:
     return replace(config, kv_bytes=budget_bytes(config) // KV_SHARE)
 
 
+def held_weight_bytes(config: EngineConfig, n_weight_bytes: int, n_kv_bytes: int) -> int:
+    """The memory that weights take at most: with a budget, no more than it leaves beside keys and values."""
+    if config.ram_budget is None:
+        return n_weight_bytes
+    return min(n_weight_bytes, max(0, budget_bytes(config) - n_kv_bytes))
+
+
 def refuse_budgets(config: EngineConfig, backend: Backend) -> None:
     """Refuse options that the backend has no mechanism for."""
     for name, needs in OPTIONS.items():

@@ -66,6 +66,11 @@ class Placement:
         return sum(self.n_bytes(name) for name, home in self.homes.items() if home.how == "resident")
 
     @property
+    def slot_bytes(self) -> int:
+        """Memory of paged weights: slots, and what reads take."""
+        return sum(arena.n_bytes + arena.read_bytes for arena in self.arenas)
+
+    @property
     def file_bytes(self) -> int:
         """Weights that are looked up in their file, which the system may drop from memory."""
         return sum(self.n_bytes(name) for name, home in self.homes.items() if home.how == "file")
@@ -141,17 +146,22 @@ def place(
         Pool("slots of experts" if arena.by_usage else "slots of layers", arena.n_slots, "slots", arena.n_bytes)
         for arena in paged.arenas
     ]
+    if paged.arenas:
+        n_bytes = sum(arena.read_bytes for arena in paged.arenas)
+        slots.append(Pool("reads of paged weights", len(paged.arenas), "parts", n_bytes))
     return Placement({**homes, **paged.homes}, sizes, devices, [*pools, *slots], paged.arenas, paged.step_bytes)
 
 
 def refuse_too_large(placement: Placement, least_pool_bytes: int = 0) -> None:
     """Refuse weights that the device has no memory for, and say what would be enough."""
     device = placement.devices[0]
-    if device.free_bytes is None or placement.resident_bytes <= device.free_bytes:
+    held = placement.resident_bytes + placement.slot_bytes
+    if device.free_bytes is None or held <= device.free_bytes:
         return
-    least = placement.resident_bytes + least_pool_bytes
+    least = held + least_pool_bytes
     raise LoadError(
-        f"The model needs more memory than is free: its weights take {placement.resident_bytes / 1e6:.1f} MB, with the "
+        f"The model needs more memory than is free: its weights take {held / 1e6:.1f} MB, with the "
         f"smallest cache it needs at least {least / 1e6:.1f} MB, and {device.free_bytes / 1e6:.1f} MB are left "
-        f"({device.name}). Use a smaller model or one quantised further, or end other programs."
+        f"({device.name}). {'Lower the ram_budget, use' if placement.arenas else 'Use'} a smaller model or one "
+        "quantised further, or end other programs."
     )

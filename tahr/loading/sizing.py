@@ -28,13 +28,21 @@ ROW_SLOTS = "row slots"
 LORA_BYTES = 2  # size of a number in adapter rows
 
 
+PanelKey = tuple[str, int, int, int]
+
+
+def panel_key(weight: Weight) -> PanelKey:
+    """A matrix by its name in the file, which pieces of a tensor share, and its shape."""
+    return weight.name, weight.n_stack, weight.n_rows, weight.n_cols
+
+
 class SizingBackend:
     """A backend that is told of weights and takes none; for all else it is the one it stands for."""
 
     def __init__(self, backend: Backend):
         self.backend = backend
         self.n_taken = 0
-        self.panels: dict[str, Panels | None] = {}  # keys are names in files
+        self.panels: dict[PanelKey, Panels | None] = {}
         self.n_lora_bytes = 0
         self.n_row_bytes = 0
 
@@ -45,10 +53,15 @@ class SizingBackend:
         n_bytes = self.backend.weight_bytes(tensor, self.n_taken)
         file_bytes = self.backend.file_bytes(tensor)
         self.n_taken += 0 if file_bytes else n_bytes
-        self.panels[tensor.name] = self.backend.panels(tensor)
         n_stack = prod(tensor.shape[:-2])
         (n_rows, n_cols) = tensor.shape[-2:]
-        return Weight(tensor.name, tensor.format.name, "", n_rows, n_cols, n_bytes, None, n_stack, file_bytes)
+        weight = Weight(tensor.name, tensor.format.name, "", n_rows, n_cols, n_bytes, None, n_stack, file_bytes)
+        self._keep_panels(panel_key(weight), self.backend.panels(tensor))
+        return weight
+
+    def _keep_panels(self, key: PanelKey, panels: Panels | None) -> None:
+        """All pieces of one tensor that are of one shape can be paged, or none."""
+        self.panels[key] = panels if self.panels.get(key, panels) else None
 
     def vector(self, values: "np.ndarray[Any, np.dtype[np.float32]]") -> Vector:
         self.n_taken += 4 * len(values)
@@ -73,16 +86,17 @@ def size_up(source: OpenedModel, backend: SizingBackend, quantize: str | None = 
     return load(replace(source, tensors=tensors), cast(Backend, backend), quantize=quantize, lora_rows=lora_rows)
 
 
-def tensor_sizes(loaded: Loaded, panels: Mapping[str, Panels | None] | None = None) -> dict[str, TensorSize]:
+def tensor_sizes(loaded: Loaded, panels: Mapping[PanelKey, Panels | None] | None = None) -> dict[str, TensorSize]:
     """Every tensor of a model. A head that is the embedding is a tensor of its own where the embedding is mapped."""
     panels = panels or {}
     sizes = {
-        name: TensorSize(w.format, w.n_bytes, w.file_bytes, panels.get(w.name)) for name, w in loaded.sizes.items()
+        name: TensorSize(w.format, w.n_bytes, w.file_bytes, panels.get(panel_key(w)))
+        for name, w in loaded.sizes.items()
     }
     decoder = loaded.decoder
     if decoder.table.file_bytes and decoder.head and decoder.head.weight is decoder.table:
         table = decoder.table
-        sizes["lm_head.weight"] = TensorSize(table.format, table.n_bytes, panels=panels.get(table.name))
+        sizes["lm_head.weight"] = TensorSize(table.format, table.n_bytes, panels=panels.get(panel_key(table)))
     return sizes | {VECTORS: TensorSize("F32", loaded.n_vector_bytes)}
 
 

@@ -44,12 +44,13 @@ from tahr.backends.cpu.isa import choose_isa, choose_threads, wants_plain_attent
 from tahr.backends.cpu.kv import KV_TYPES, PagedLayer, check_heads, make_layer, task_heads
 from tahr.backends.cpu.lora import CpuLoraBank
 from tahr.backends.cpu.memory import Arena, Buffer, Count, Routes
-from tahr.backends.cpu.pager import PagedMatrix, SlotMemory, awaited, panels_of
+from tahr.backends.cpu.pager import PagedMatrix, awaited, panels_of
 from tahr.backends.cpu.pages import CpuPageIO
 from tahr.backends.cpu.queue import CpuPlan, QuantisedRows, Queue, offer_quantised
 from tahr.backends.cpu.recurrence import check_delta_net, check_state_space, enqueue_delta_net, enqueue_state_space
 from tahr.backends.cpu.row_ops import RowOps
 from tahr.backends.cpu.sampling import NativeSampler
+from tahr.backends.cpu.slots import SlotMemory
 from tahr.backends.cpu.weights import PackedMatrix, packed_format, stack_shape, table_bytes
 from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampledAtOnce, SampleRows
 from tahr.errors import ConfigError

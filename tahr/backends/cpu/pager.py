@@ -7,10 +7,10 @@ from functools import cached_property
 from tahr import _native as native
 from tahr.backends.api import Linear
 from tahr.backends.cpu.queue import Queue
+from tahr.backends.cpu.slots import SlotMemory
 from tahr.backends.cpu.weights import PackedMatrix, stack_shape
 from tahr.errors import ConfigError
-from tahr.offload.homes import N_READERS, Panels, SlotArena
-from tahr.weights.source import OpenFile
+from tahr.offload.homes import Panels
 from tahr.weights.tensor import HostTensor
 
 
@@ -23,28 +23,6 @@ def panels_of(tensor: HostTensor, isa: str) -> Panels | None:
     n_bytes = native.panel_bytes(name, isa, n_cols)
     n_panels = native.packed_bytes(name, isa, 1, n_rows, n_cols) // n_bytes
     return Panels(n_pieces, n_panels, n_bytes, len(tensor.shape) > 2)
-
-
-class SlotMemory:
-    """An arena of slots, and the files that it is filled from."""
-
-    def __init__(self, arena: SlotArena):
-        self.native = native.Pager(
-            by_usage=arena.by_usage,
-            slot_bytes=arena.slot_bytes,
-            n_slots=arena.n_slots,
-            n_readers=N_READERS,
-            n_ahead=arena.n_ahead,
-        )
-        self._numbers: dict[int, int] = {}
-        self._files: list[OpenFile] = []  # objects whose ids are the keys
-
-    def number_of(self, file: OpenFile) -> int:
-        """The number by which the arena knows a file."""
-        if id(file) not in self._numbers:
-            self._numbers[id(file)] = self.native.add_file(file.descriptor, file.label)
-            self._files.append(file)
-        return self._numbers[id(file)]
 
 
 class PagedMatrix(PackedMatrix):
@@ -75,14 +53,14 @@ class PagedMatrix(PackedMatrix):
 Pieces = list[tuple[int, int, int]]  # the first piece, how many there are, and the starts of experts or 0
 
 
-def pieces_of(linears: Sequence[Linear], starts: int) -> dict[native.Pager, Pieces]:
+def pieces_of(linears: Sequence[Linear], starts: int) -> dict[SlotMemory, Pieces]:
     """The pieces of those of the linears that are paged, by arena."""
-    found: dict[native.Pager, Pieces] = {}
+    found: dict[SlotMemory, Pieces] = {}
     for linear in linears:
         matrix = linear.weight.data
         if isinstance(matrix, PagedMatrix):
             matrix.packed  # noqa: B018  (it gives the pieces their numbers)
-            found.setdefault(matrix.slots.native, []).append((matrix.first_piece, matrix.shape[0], starts))
+            found.setdefault(matrix.slots, []).append((matrix.first_piece, matrix.shape[0], starts))
     return found
 
 
@@ -91,9 +69,9 @@ def awaited(queue: Queue, linears: Sequence[Linear], starts: int = 0, soon: Sequ
     """Ops enqueued within find the panels of these linears in memory; those that come `soon` are read meanwhile."""
     pieces = pieces_of(linears, starts)
     later = pieces_of(soon, starts)
-    for pager, some in pieces.items():
-        queue.pagers[id(pager)] = pager
-        queue.tape.await_pieces(pager=pager, pieces=some, soon=later.get(pager, []))
+    for slots, some in pieces.items():
+        queue.slots[id(slots)] = slots
+        queue.tape.await_pieces(pager=slots.native, pieces=some, soon=later.get(slots, []))
     yield
-    for pager, some in pieces.items():
-        queue.tape.release_pieces(pager=pager, pieces=some)
+    for slots, some in pieces.items():
+        queue.tape.release_pieces(pager=slots.native, pieces=some)

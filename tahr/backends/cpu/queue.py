@@ -10,6 +10,7 @@ from tahr import _native as native
 from tahr._native import address_of
 from tahr.backends.api import INT8_BLOCK, StepInputs, Tensor, Weight, check_ids
 from tahr.backends.cpu.memory import Arena, Buffer, Count
+from tahr.backends.cpu.slots import SlotMemory
 from tahr.errors import OffloadEof, OffloadError
 
 
@@ -29,7 +30,7 @@ class Queue:
         self.tape = new_tape(isa)
         self.arena = arena or Arena()
         self.kept: dict[int, object] = {}
-        self.pagers: dict[int, native.Pager] = {}  # whose pieces its ops await
+        self.slots: dict[int, SlotMemory] = {}  # whose pieces its ops await; keys are ids
         self.tables: list[tuple[StepInputs, Weight]] = []
         self.turn = object()  # a new one each time the queue is cleared
 
@@ -40,16 +41,16 @@ class Queue:
     def run(self, pool: native.Pool) -> None:
         for step, table in self.tables:
             check_ids(step, table)
-        for pager in self.pagers.values():
-            pager.take_failure()  # left by a step that was cut short
+        for slots in self.slots.values():
+            slots.begin_step()
         self.tape.run(pool)
-        refuse_failed([pager.take_failure() for pager in self.pagers.values()])
+        refuse_failed([slots.native.take_failure() for slots in self.slots.values()])
 
     def clear(self) -> None:
         self.tape.clear()
         self.kept.clear()
         self.tables.clear()
-        self.pagers.clear()
+        self.slots.clear()
         self.turn = object()
 
 
@@ -122,6 +123,6 @@ class CpuPlan:
 
     def native_call(self) -> NativeCall:
         """How native code runs the plan, which must outlive the calls. Its ops look up no embeddings."""
-        assert not self._queue.pagers, "what could not be read is told by Python"
+        assert not self._queue.slots, "what could not be read is told by Python"
         assert not self._queue.tables, "token ids are checked by Python before every run"
         return NativeCall(native.RUN_TAPE, self._queue.tape.address, self._pool.address)

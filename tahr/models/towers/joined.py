@@ -61,10 +61,10 @@ class JoiningTower:
     """Layers of attention in both directions, and mergers. What later ones than the first make of states in the midst
     of the layers stands beside its result, one set of numbers after the other."""
 
-    def __init__(self, cfg: ChatVisionConfig, w: Weights, text: Weights):
+    def __init__(self, cfg: ChatVisionConfig, w: Weights, text: Weights, files: FileWatch):
         layers = cfg.layers
         self.config = cfg
-        self.files = FileWatch([])
+        self.files = files
         self.n_tokens = STEP_TOKENS
         self.width_in = cfg.row_width
         self.width = layers.width * (1 + len(cfg.deepstack))
@@ -170,7 +170,7 @@ def with_joining_tower(decoder: Decoder, cfg: ModelConfig, w: Weights) -> Decode
     if vision is None or not w.has(f"{PLACE}.patch.weight"):
         return decoder
     decoder.linears = dict(decoder.linears)
-    decoder.tower = JoiningTower(vision, w.at(PLACE).of(vision.layers), w.at(PLACE))
+    decoder.tower = JoiningTower(vision, w.at(PLACE).of(vision.layers), w.at(PLACE), decoder.files)
     decoder.row_width = cfg.width * (1 + len(vision.deepstack))
     layers = list(decoder.layers)
     for i in range(len(vision.deepstack)):

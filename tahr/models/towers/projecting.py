@@ -19,10 +19,10 @@ class ProjectingTower:
     """Layers of attention in both directions over patches with learned positions, and a projector to the width of the
     text model."""
 
-    def __init__(self, cfg: ChatVisionConfig, w: Weights):
+    def __init__(self, cfg: ChatVisionConfig, w: Weights, files: FileWatch):
         layers = cfg.layers
         self.config = cfg
-        self.files = FileWatch([])
+        self.files = files
         self.windowed: list[bool] = []
         self.n_tokens = STEP_TOKENS
         self.width_in = cfg.row_width
@@ -149,7 +149,7 @@ def with_projecting_tower(build: Build) -> Build:
         vision = cfg.chat_vision
         if vision and w.has(f"{PLACE}.patch.weight"):
             decoder.linears = dict(decoder.linears)
-            decoder.tower = ProjectingTower(vision, w.at(PLACE).of(vision.layers))
+            decoder.tower = ProjectingTower(vision, w.at(PLACE).of(vision.layers), decoder.files)
             decoder.row_width = cfg.width
         return decoder
 

@@ -33,11 +33,11 @@ ABSENT = -1e4  # the activation of such a number is 0
 class RecordingEncoder:
     """See `Tower`. The last part stores keys and values in the decoder's memory; its rows go nowhere else."""
 
-    def __init__(self, cfg: AudioConfig, w: Weights, crossed: Sequence[CrossAttention]):
+    def __init__(self, cfg: AudioConfig, w: Weights, crossed: Sequence[CrossAttention], files: FileWatch):
         layers = cfg.layers
         plain = w.of(layers)  # convolutions and positions are few, and stay as they are
         self.config = cfg
-        self.files = FileWatch([])
+        self.files = files
         self.windowed: list[bool] = []
         self.width_in = input_width(cfg)
         self.width = layers.width

@@ -28,10 +28,10 @@ class TowerPass(ForwardPass):
 class VisionTower:
     """Layers of norms, attention in both directions and plain MLPs, and a head that makes one row of an image's."""
 
-    def __init__(self, cfg: VisionConfig, w: Weights):
+    def __init__(self, cfg: VisionConfig, w: Weights, files: FileWatch):
         layers = cfg.layers
         self.config = cfg
-        self.files = FileWatch([])
+        self.files = files
         self.windowed: list[bool] = []
         self.width_in = cfg.row_width
         self.width = layers.width
@@ -130,7 +130,7 @@ def with_tower(decoder: Decoder, cfg: ModelConfig, w: Weights) -> Decoder:
     """A model of texts with the tower of its configuration, which adapters do not change."""
     assert cfg.vision, "the configuration has no tower"
     decoder.linears = dict(decoder.linears)
-    decoder.tower = VisionTower(cfg.vision, w.at(PLACE).of(cfg.vision.layers))
+    decoder.tower = VisionTower(cfg.vision, w.at(PLACE).of(cfg.vision.layers), decoder.files)
     return decoder
 
 

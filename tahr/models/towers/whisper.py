@@ -31,7 +31,8 @@ def build(cfg: ModelConfig, w: Weights) -> Decoder:
     decoder = Decoder(cfg, w, layers)
     crossed = [layer.cross for layer in layers]
     decoder.memory += tuple(each.memory for each in crossed)
-    decoder.tower = RecordingEncoder(cfg.audio, w.at("audio").numbered(cfg.audio.layers), crossed)
+    audio = w.at("audio").numbered(cfg.audio.layers)
+    decoder.tower = RecordingEncoder(cfg.audio, audio, crossed, decoder.files)
     return decoder
 
 

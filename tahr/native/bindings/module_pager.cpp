@@ -74,6 +74,7 @@ void bind_pager(nb::module_& m, nb::class_<Recorder>& tape) {
       .def("add_file", add_file, "descriptor"_a, "label"_a, "The number of a file, which stays open.")
       .def("add", add_matrix, "format"_a, "isa"_a, "n_stack"_a, "rows"_a, "cols"_a, "places"_a,
            "A matrix in slots, and the number of its first piece; places are (file, offset, bytes), one for each of a stack.")
+      .def("forget", &Pager::forget, "Have everything read again: its files were written to.")
       .def("take_failure", take_failure, "Why the last step failed, 0 if it did not, and a sentence about it.")
       .def("is_direct", [](Pager& self, int file) { return self.loader().is_direct(file); }, "file"_a)
       .def_prop_ro("arena_bytes", &Pager::arena_bytes)

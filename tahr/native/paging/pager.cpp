@@ -20,16 +20,18 @@ int64_t panels_per_slot(const PackedMatrix& matrix) { return matrix.places.panel
 // Of the rows of a slot: hardly any format takes more in files than in panels.
 int64_t most_read_bytes(const PagerSettings& settings) { return settings.slot_bytes + settings.slot_bytes / 4; }
 
-std::byte* map_arena(int64_t n_bytes) {
+}  // namespace
+
+void Pager::Unmap::operator()(std::byte* memory) const { munmap(memory, n_bytes); }
+
+Pager::Mapped Pager::map_arena(int64_t n_bytes) {
   void* memory = mmap(nullptr, size_t(n_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
 #if defined(MADV_HUGEPAGE)
   madvise(memory, size_t(n_bytes), MADV_HUGEPAGE);
 #endif
-  return static_cast<std::byte*>(memory);
+  return Mapped(static_cast<std::byte*>(memory), Unmap{size_t(n_bytes)});
 }
-
-}  // namespace
 
 Pager::Pager(const PagerSettings& settings)
     : settings_(settings), arena_(map_arena(settings.slot_bytes * settings.n_slots)), blank_(size_t(settings.slot_bytes + 64)) {
@@ -38,10 +40,7 @@ Pager::Pager(const PagerSettings& settings)
   loader_ = std::make_unique<PieceLoader>(settings.n_readers, most_read_bytes(settings), sink);
 }
 
-Pager::~Pager() {
-  loader_.reset();
-  munmap(arena_, size_t(arena_bytes()));
-}
+Pager::~Pager() = default;
 
 template <class Do>
 void Pager::each(const std::vector<PieceRange>& ranges, Do f) {
@@ -80,7 +79,7 @@ const std::byte* Pager::blank() const {
 void Pager::place(const Piece& piece) {
   const std::byte** places = piece.matrix->places.at.get() + piece.index * piece.slots_needed;
   for (int64_t i = 0; i < piece.slots_needed; i++)
-    places[i] = piece.state == State::READY ? arena_ + piece.slots[size_t(i)] * settings_.slot_bytes : blank();
+    places[i] = piece.state == State::READY ? arena_.get() + piece.slots[size_t(i)] * settings_.slot_bytes : blank();
 }
 
 int64_t Pager::victim() const {
@@ -135,7 +134,7 @@ bool Pager::start(int64_t number, bool ahead) {
   loader_->post(reads, !ahead);  // the last that may throw: what arrives waits for the lock
   free_.resize(free_.size() - size_t(piece.slots_needed));
   piece.state = State::READING;
-  piece.has_failed = false;
+  piece.is_void = false;
   piece.use.n_misses++;
   present_.push_back(number);
   piece.reads_left = int64_t(reads.size());
@@ -164,7 +163,7 @@ void Pager::arrived(const FileRead& read, const std::byte* bytes, const ReadFail
   Lock lock(mutex_);
   const PackedMatrix* matrix = pieces_[size_t(number)].matrix;
   const PanelLayout layout = pieces_[size_t(number)].layout;
-  std::byte* slot = arena_ + pieces_[size_t(number)].slots[size_t(index)] * settings_.slot_bytes;
+  std::byte* slot = arena_.get() + pieces_[size_t(number)].slots[size_t(index)] * settings_.slot_bytes;
   lock.unlock();
   if (bytes) {
     const int64_t begin = index * panels_per_slot(*matrix), end = std::min(matrix->n_panels, begin + panels_per_slot(*matrix));
@@ -175,12 +174,12 @@ void Pager::arrived(const FileRead& read, const std::byte* bytes, const ReadFail
   n_arrived_++;
   counts_.n_bytes_read += read.n_bytes;
   if (!bytes) {
-    piece.has_failed = true;
+    piece.is_void = true;
     if (piece.n_pins > 0) fail(failure);  // what nobody waits for is tried again when somebody does
   }
   if (--piece.reads_left == 0) {
     piece.state = State::READY;
-    if (piece.has_failed) evict(number);
+    if (piece.is_void) evict(number);
     else place(piece);
     changed_.notify_all();
   }
@@ -289,6 +288,15 @@ void Pager::expect(const std::vector<PieceRange>& ranges) {
       if (piece.state == State::ABSENT) start(number, true);
     });
   } catch (const std::exception&) {  // they are read when they are needed
+  }
+}
+
+void Pager::forget() {
+  const Lock lock(mutex_);
+  for (const int64_t number : std::vector<int64_t>(present_)) {
+    Piece& piece = pieces_[size_t(number)];
+    if (piece.state == State::READING) piece.is_void = true;
+    else if (piece.n_pins == 0) evict(number);
   }
 }
 

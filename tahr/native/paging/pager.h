@@ -48,7 +48,7 @@ struct PieceRange {
 
 class Pager {
  public:
-  explicit Pager(const PagerSettings& settings);  // throws std::bad_alloc
+  explicit Pager(const PagerSettings& settings);  // throws std::bad_alloc, or std::system_error where no thread can be made
   ~Pager();
 
   PieceLoader& loader() { return *loader_; }
@@ -65,6 +65,8 @@ class Pager {
   void release(const std::vector<PieceRange>& ranges);
   void expect(const std::vector<PieceRange>& ranges);  // these are needed soon
 
+  void forget();  // what has been read is read again: files were written to; no step may run
+
   ReadFailure take_failure();  // of the step that has ended; the next one begins without
   PagerCounts counts() const;
   int64_t arena_bytes() const { return settings_.slot_bytes * settings_.n_slots; }
@@ -79,7 +81,7 @@ class Pager {
     int64_t slots_needed;
     std::vector<int64_t> slots;
     State state = State::ABSENT;
-    bool has_failed = false;
+    bool is_void = false;  // what is being read of it will not do
     int n_pins = 0;
     int64_t reads_left = 0;
     PieceUse use;
@@ -105,8 +107,15 @@ class Pager {
   void wait_for(const std::vector<PieceRange>& ranges, Lock& lock);
   void fail(ReadFailure failure);
 
+  struct Unmap {
+    size_t n_bytes;
+    void operator()(std::byte* memory) const;
+  };
+  using Mapped = std::unique_ptr<std::byte, Unmap>;
+  static Mapped map_arena(int64_t n_bytes);
+
   const PagerSettings settings_;
-  std::byte* arena_;
+  const Mapped arena_;
   std::vector<std::byte> blank_;  // where panels are that are not there: zeros, read only by steps that have failed
   std::vector<int64_t> free_;
   std::deque<PackedMatrix> matrices_;  // addresses stay

@@ -39,6 +39,9 @@ struct OpenedFile {
 int reopen_direct([[maybe_unused]] int descriptor) {
 #if defined(__linux__) && defined(O_DIRECT)
   return open(("/proc/self/fd/" + std::to_string(descriptor)).c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+#elif defined(F_NOCACHE)
+  fcntl(descriptor, F_NOCACHE, 1);  // the same descriptor then reads past the cache, at any offset
+  return -1;
 #else
   return -1;
 #endif
@@ -150,11 +153,18 @@ void PieceLoader::Shared::work(const std::shared_ptr<Reader>& reader) {
 PieceLoader::PieceLoader(int n_readers, int64_t most_bytes, Sink sink) : shared_(std::make_shared<Shared>()) {
   shared_->most_bytes = most_bytes;
   shared_->sink = std::move(sink);
-  const std::lock_guard<std::mutex> lock(shared_->mutex);
-  for (int i = 0; i < n_readers; i++) start_reader();
+  try {
+    const std::lock_guard<std::mutex> lock(shared_->mutex);
+    for (int i = 0; i < n_readers; i++) start_reader();
+  } catch (...) {
+    end_readers();
+    throw;
+  }
 }
 
-PieceLoader::~PieceLoader() {
+PieceLoader::~PieceLoader() { end_readers(); }
+
+void PieceLoader::end_readers() {
   {
     const std::lock_guard<std::mutex> lock(shared_->mutex);
     shared_->closing = true;

@@ -49,6 +49,7 @@ class PieceLoader {
  private:
   struct Shared;
   void start_reader();
+  void end_readers();
   void replace(size_t i);
   std::shared_ptr<Shared> shared_;  // threads that hang in the system outlive the loader
 };

@@ -75,18 +75,26 @@ class LlmLoader:
     @property
     def config(self) -> EngineConfig:
         """With a bound of keys and values, where memory is bounded."""
-        config = self.choice.config
+        from tahr.loading.budgets import within_budget
+
+        config = within_budget(self.choice.config)
         budget = self.options.budget_bytes
-        return config if config.kv_bytes or not budget else replace(config, kv_bytes=max(1, budget // KV_SHARE))
+        if self.choice.config.kv_bytes or not budget:
+            return config
+        most = max(1, budget // KV_SHARE)
+        return replace(config, kv_bytes=min(config.kv_bytes or most, most))
 
     def n_bytes(self) -> int:
-        """The size of its files, and the most that keys and values may take; files are fetched if they are not here."""
+        """The memory of its weights, at most the size of its files, and the most that keys and values may take; files
+        are fetched if they are not here."""
+        from tahr.loading.budgets import held_weight_bytes
         from tahr.loading.builder import weight_file_bytes
 
         choice = self.choice
         config = self.config
         files_bytes = weight_file_bytes(choice.source, config, choice.quantization, self.options.progress)
-        return files_bytes + (config.kv_bytes or 0)
+        kv_bytes = config.kv_bytes or 0
+        return held_weight_bytes(config, files_bytes, kv_bytes) + kv_bytes
 
     def load(self) -> ServedEngine:
         """The engine of the model."""
