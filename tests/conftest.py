@@ -1,7 +1,9 @@
 """Fixtures shared by all tests (the data, one real model), and a last line that says what was skipped and why."""
 
 import gc
+import inspect
 import os
+import re
 import ssl
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 import assets
 import tiers
 
+CLOCK = re.compile(r"\b(perf_counter|monotonic|process_time|thread_time)\(")
 NEEDED = {Path(__file__).with_name("grammar"): "llguidance"}
 
 
@@ -32,7 +35,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if "mark.serial" not in collection_path.read_text(encoding="utf-8") else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def measures_time(item: pytest.Item) -> bool:
+    test = getattr(item, "function", None)
+    return item.get_closest_marker("serial") is not None or bool(test and CLOCK.search(inspect.getsource(test)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests marked `full` are skipped in the short tier, so that the last line tells how many those are; a room is
     skipped where what all of it needs is missing.
     """
@@ -41,6 +50,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             for item in items:
                 if room in item.path.parents:
                     item.add_marker(pytest.mark.skip(reason=f"could not import {module!r}"))
+    if config.option.markexpr == "timed":
+        for item in filter(measures_time, items):
+            item.add_marker("timed")
     if tiers.TIER:
         return
     for item in items:
