@@ -14,6 +14,7 @@ unset PYTHONDONTWRITEBYTECODE
 # and many of them use every core for a moment.
 workers=${WORKERS:-$("$python" -c 'import os; n = os.cpu_count() or 1; print(min(n + 1, 4) if n > 1 else 0)')}
 read -ra tests <<< "${TESTS:-tests --ignore tests/parity}"
+if [ "${TAHR_TESTS:-}" = all ]; then set -- --timeout 900 "$@"; fi # three times the examples, maybe on a busy machine
 nothing=5 # pytest's exit code where no test was chosen
 
 failed=.pytest_cache/v/cache/lastfailed # names of tests, as pytest keeps them; those that pass later leave it

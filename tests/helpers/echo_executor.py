@@ -39,13 +39,24 @@ class Echo:
         atexit.register(self._process.kill)
 
     def __call__(self, value: Any) -> Any:
-        """The same, as the other process understood it."""
-        content, process = encoded(value), self._process
+        """The same, as the other process understood it.
+
+        A call that is interrupted ends the process: its reply would be taken for that of the next call.
+        """
+        try:
+            return read(io.BytesIO(self._sent(encoded(value))))
+        except BaseException:
+            self._process.kill()
+            echo.cache_clear()
+            raise
+
+    def _sent(self, content: bytes) -> bytes:
+        process = self._process
         assert process.stdin and process.stdout
         process.stdin.write(struct.pack("<q", len(content)) + content)
         process.stdin.flush()
         (n,) = struct.unpack("<q", process.stdout.read(8))
-        return read(io.BytesIO(process.stdout.read(n)))
+        return process.stdout.read(n)
 
 
 @cache
