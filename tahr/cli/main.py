@@ -56,6 +56,7 @@ VERBS = {
     "quantize": Verb("verbs.quantize"),
     "convert": Verb("verbs.convert"),
     "merge": Verb("verbs.merge"),
+    "keys": Verb("accounts.keys"),
     "bench": Verb("bench.bench"),
     "bench-serve": Verb("bench.bench_serve"),
     "compare": Verb("bench.compare"),

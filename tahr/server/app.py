@@ -77,9 +77,9 @@ class App:
         if request.method == "OPTIONS" and "access-control-allow-origin" in request.response_headers:
             return await guard.preflight(request)
         if route and route.is_admin:
-            guard.check_admin(request, state.settings.admin_key, state.settings.api_keys)
+            guard.check_admin(request, state.settings.admin_key, state.keys)
         elif not (route and route.is_open):
-            guard.check_key(request, state.settings.api_keys)
+            guard.check_key(request, state.keys)
         if route is None:
             message = f"There is no route {request.path[:256]}: /openapi.json lists them."
             raise HttpError(404, message, code="route_not_found")
@@ -88,7 +88,9 @@ class App:
             message = f"{request.path} takes {allowed}, not {request.method}."
             raise HttpError(405, message, headers={"allow": allowed})
         if route.method == "POST":
-            state.rate_limits.check(guard.presented_key(request) if state.settings.api_keys else request.client)
+            account = request.account
+            client = request.client if state.keys.is_open else account.name
+            state.rate_limits.check(client, account.requests_per_minute)
         return await self._respond(request, route)
 
     async def _respond(self, request: HttpRequest, route: Route) -> None:
@@ -99,7 +101,7 @@ class App:
             return await route.handler(request, state)
         except UnloadedModel as missing:
             model = missing.model
-        with state.admission.place(request):
+        with state.admission.place(request, model):
             async with state.pool.loaded(request, model):
                 request.load_s = perf_counter() - began
                 return await route.handler(request, state)

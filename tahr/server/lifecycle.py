@@ -31,6 +31,7 @@ CLOSE_S = 2  # time after the grace for what is still being sent
 # steps of a GPU.
 SWITCH_S = 0.0005
 FLUSH_S = 5.0  # time between looks at responses that could not be written
+LOOK_S = 1.0  # time between looks at the keys of the state
 ENDING_S = 1.0  # time before the end of the grace, or a fifth of it: running requests end, so that the process can
 
 Load = Callable[[], list[ServedModel]]
@@ -88,6 +89,7 @@ class HttpServer:
         opening = asyncio.create_task(self._open())
         logging = asyncio.create_task(report_throughput(self.state.models, self.settings.log_interval_s))
         flushing = asyncio.create_task(flush_responses(self.state))
+        looking = asyncio.create_task(look_at_keys(self.state))
         try:
             await asyncio.wait({serving, opening}, return_when=asyncio.FIRST_COMPLETED)
             if opening.done() and opening.exception():
@@ -99,6 +101,7 @@ class HttpServer:
             opening.cancel()
             logging.cancel()
             flushing.cancel()
+            looking.cancel()
             await self._close()
             self._forget_signals(loop)
         return 128 + self._signal if self._signal else 0
@@ -171,6 +174,13 @@ async def flush_responses(state: ServerState) -> None:
     while True:
         await asyncio.sleep(FLUSH_S)
         state.responses.flush()
+
+
+async def look_at_keys(state: ServerState) -> None:
+    """Let keys that are added or revoked count at once."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        state.look_at_keys()
 
 
 def running_s(grace_s: float) -> float:

@@ -24,8 +24,9 @@ from tahr.server.conversations.store import (
 )
 from tahr.server.http.errors import HttpError
 from tahr.server.state import state_file
+from tahr.server.state.database import FILE, VERSION
 from tahr.server.state.settings import Settings
-from tahr.server.state.state_file import FILE, LOCK, StateFile
+from tahr.server.state.state_file import LOCK, StateFile
 from tool_replies import ROME, THOUGHT, TOOL_TEMPLATE, WEATHER, hermes
 
 LIMITS = StoreLimits(100, 10**7, 1000)
@@ -218,7 +219,7 @@ def other_database(folder: Path) -> None:
 
 def newer(folder: Path) -> None:
     with closing(sqlite3.connect(folder / FILE)) as database, database:
-        database.execute("PRAGMA user_version = 2")
+        database.execute(f"PRAGMA user_version = {VERSION + 1}")
 
 
 def damaged(folder: Path) -> None:

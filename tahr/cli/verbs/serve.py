@@ -84,7 +84,12 @@ SERVER = (
         ("--response-store-max-bytes",), "response_max_bytes", whole_number, "bytes of all of them (default 64 MiB)"
     ),
     Option(("--response-store-max-age",), "response_max_age_s", float, "seconds to store each (default a day)"),
-    Option(("--state-dir",), "state_dir", str, "a folder where stored responses outlive the server (default: none)"),
+    Option(
+        ("--state-dir",),
+        "state_dir",
+        str,
+        "a folder for what outlives the server: stored responses, keys, usage (default: none)",
+    ),
     Option(("--grace",), "grace_s", float, "seconds from a signal to the end (default 10)"),
 )
 WATCHING = (
@@ -181,8 +186,6 @@ def run(args: argparse.Namespace) -> int:
     if args.all_models and settings.models_budget_bytes is None:
         raise ConfigError("--all-models loads models on demand, so it needs --models-budget: say how much memory.")
     start_log(requests=not args.no_request_log)
-    if not settings.is_local and not settings.api_keys:
-        note(f"warning: everyone who can reach {settings.host} can use this server: set --api-key.")
     with step_logs(settings.decision_trace_jsonl, settings.chrome_trace) as logs:
         loading = LoadOptions(Progress(sys.stderr), logs, settings.stream_interval_s, settings.models_budget_bytes)
 
@@ -196,6 +199,8 @@ def run(args: argparse.Namespace) -> int:
             return [*named, *here(named, pulled)] if args.all_models else named
 
         server = HttpServer(settings, served, announce, pulled)
+        if not settings.is_local and server.state.keys.is_open:
+            note(f"warning: everyone who can reach {settings.host} can use this server: set --api-key.")
         note(f"Loading {', '.join(model.source for model in models)}; {server.address}/health says 503 meanwhile.")
         with announced(server.address, note):
             return server.run()

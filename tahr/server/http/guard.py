@@ -9,6 +9,7 @@ import socket
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
+from tahr.server.http.accounts import KeyRing, digest_of
 from tahr.server.http.errors import HttpError
 from tahr.server.http.request import HttpRequest
 
@@ -16,24 +17,34 @@ PREFLIGHT = {"access-control-allow-methods": "GET, POST, DELETE, OPTIONS", "acce
 ANY = "*"
 
 
-def check_key(request: HttpRequest, keys: tuple[str, ...]) -> None:
-    """The key must be one of these; how long the comparison takes says nothing about how close it was."""
-    if keys and not is_one_of(keys, presented_key(request)):
-        message = "The API key is missing or wrong: send it as `Authorization: Bearer KEY`."
-        # Basic lets a browser ask for the key, as the password, before it shows the chat page.
-        scheme = 'Basic realm="tahr"' if request.path == "/" else "Bearer"
-        raise HttpError(401, message, code="invalid_api_key", headers={"www-authenticate": scheme})
+def check_key(request: HttpRequest, keys: KeyRing) -> None:
+    """The request becomes that of the key's account; without a key that is known it is refused."""
+    if keys.is_open:
+        return
+    account = keys.find(presented_key(request))
+    if account is None:
+        raise unknown_key(request)
+    request.account = account
 
 
-def check_admin(request: HttpRequest, admin_key: str | None, keys: tuple[str, ...]) -> None:
+def check_admin(request: HttpRequest, admin_key: str | None, keys: KeyRing) -> None:
     """Changing the server takes the admin's key; without one, a client on this machine with a key as any has it."""
     if admin_key is not None:
-        check_key(request, (admin_key,))
+        # The time of the comparison says nothing about how close the key was.
+        if not hmac.compare_digest(digest_of(admin_key), digest_of(presented_key(request))):
+            raise unknown_key(request)
         return
     check_key(request, keys)
     if not is_loopback(request.client):
         message = "This route is for this machine alone: start the server with --admin-key to use it from elsewhere."
         raise HttpError(403, message, code="admin_only")
+
+
+def unknown_key(request: HttpRequest) -> HttpError:
+    message = "The API key is missing or wrong: send it as `Authorization: Bearer KEY`."
+    # Basic lets a browser ask for the key, as the password, before it shows the chat page.
+    scheme = 'Basic realm="tahr"' if request.path == "/" else "Bearer"
+    return HttpError(401, message, code="invalid_api_key", headers={"www-authenticate": scheme})
 
 
 def is_loopback(client: str) -> bool:
@@ -43,19 +54,13 @@ def is_loopback(client: str) -> bool:
         return False
 
 
-def is_one_of(keys: tuple[str, ...], key: str) -> bool:
-    digest = hashlib.sha256(key.encode()).digest()
-    # All keys are compared, whichever it is.
-    return sum(hmac.compare_digest(digest, hashlib.sha256(each.encode()).digest()) for each in keys) > 0
-
-
-def salt_of(request: HttpRequest, keys: tuple[str, ...]) -> str:
+def salt_of(request: HttpRequest, keys: KeyRing) -> str:
     """Keeps the texts of a client apart from those of other keys, without a secret; empty if there is one key or none.
 
     Texts may outlive a restart, so it depends on the key alone, not on its place among others.
     """
     key = presented_key(request)
-    if len(keys) < 2 or not is_one_of(keys, key):
+    if not keys.is_shared or keys.find(key) is None:
         return ""
     return hashlib.blake2b(key.encode(), digest_size=16, person=b"tahr-kv-salt").hexdigest()
 

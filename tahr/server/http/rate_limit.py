@@ -3,7 +3,7 @@
 import math
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tahr.server.http.errors import HttpError
 
@@ -16,15 +16,17 @@ class RateLimits:
 
     per_client: "RateLimit | None" = None
     total: "RateLimit | None" = None
+    of_keys: "RateLimit" = field(default_factory=lambda: RateLimit(1))  # of keys with a limit of their own
 
-    def check(self, client: str) -> None:
-        """Count a request; refused with 429 if it is one too many."""
-        for limit, bucket in ((self.per_client, client), (self.total, "")):
-            wait_s = limit.take(bucket) if limit else 0
+    def check(self, client: str, own: int | None = None) -> None:
+        """Count a request; refused with 429 if it is one too many. `own` is the limit of this client alone."""
+        of_client = self.of_keys if own else self.per_client
+        for limit, bucket, per_minute in ((of_client, client, own), (self.total, "", None)):
+            wait_s = limit.take(bucket, per_minute) if limit else 0
             if limit and wait_s:
-                if limit is self.total and self.per_client:
-                    self.per_client.give_back(client)
-                message = f"More than {limit.per_minute} requests a minute: wait {wait_s} seconds."
+                if limit is self.total and of_client:
+                    of_client.give_back(client)
+                message = f"More than {per_minute or limit.per_minute} requests a minute: wait {wait_s} seconds."
                 raise HttpError(429, message, code="rate_limit_exceeded", headers={"retry-after": str(wait_s)})
 
 
@@ -35,16 +37,17 @@ class RateLimit:
         self.per_minute = per_minute
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # client -> (tokens left, when)
 
-    def take(self, client: str) -> int:
-        """0 if the request may go on, else the seconds to wait."""
+    def take(self, client: str, per_minute: int | None = None) -> int:
+        """0 if the request may go on, else the seconds to wait; `per_minute` may be another for each client."""
+        rate = per_minute or self.per_minute
         now = time.monotonic()
-        left, then = self._buckets.pop(client, (float(self.per_minute), now))
-        left = min(left + (now - then) * self.per_minute / 60, float(self.per_minute))
+        left, then = self._buckets.pop(client, (float(rate), now))
+        left = min(left + (now - then) * rate / 60, float(rate))
         fine = left >= 1
         self._buckets[client] = (left - fine, now)
         if len(self._buckets) > MAX_BUCKETS:
             self._buckets.popitem(last=False)
-        return 0 if fine else math.ceil((1 - left) * 60 / self.per_minute)
+        return 0 if fine else math.ceil((1 - left) * 60 / rate)
 
     def give_back(self, client: str) -> None:
         """A request that was counted did not go on."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from tahr.server.http.accounts import NOBODY
 from tahr.server.http.connection import COMPLETE, CONNECTION, UNFRAMED, Connection
 from tahr.server.http.errors import Envelope, ErrorReply, HttpError
 from tahr.server.http.records import RequestRecord
@@ -60,6 +61,7 @@ class HttpRequest:
         self.response_headers: dict[str, str] = {}  # headers of every response to this request
         self.record = RequestRecord(self.method, self.path, self.headers)  # the observers' view
         self.error_reply: type[ErrorReply] = Envelope
+        self.account = NOBODY  # until its key is checked
         self.status = 0
         self.data = b""  # the body, once it is read
         self._is_read = False

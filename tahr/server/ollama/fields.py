@@ -81,7 +81,7 @@ def bad_keep_alive(value: Any) -> HttpError:
 def check_keep_alive(request: HttpRequest, state: ServerState, seconds: float) -> None:
     """Unloading a model sooner than the server does harms others, so it takes what admin routes take."""
     if seconds < (math.inf if state.pool.keep_alive_s is None else state.pool.keep_alive_s):
-        check_admin(request, state.settings.admin_key, state.settings.api_keys)
+        check_admin(request, state.settings.admin_key, state.keys)
 
 
 # ---- generation ---------------------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ async def kept_alive(
         return
     seconds = keep_alive_s(value)
     check_keep_alive(request, state, seconds)
-    with state.admission.place(request):
+    with state.admission.place(request, model):
         async with state.pool.loaded(request, model):
             state.pool.keep(model, None if seconds == math.inf else seconds)
             yield
@@ -190,7 +190,7 @@ async def load_only(request: HttpRequest, state: ServerState, body: OllamaBody, 
         check_keep_alive(request, state, seconds)
         state.pool.keep(model, seconds)
     else:
-        with state.admission.place(request):
+        with state.admission.place(request, model):
             async with state.pool.loaded(request, model), kept_alive(request, state, model, body.keep_alive):
                 pass
     reason = "unload" if seconds == 0 else "load"

@@ -78,7 +78,7 @@ def limits_of(state: ServerState) -> Limits:
 
 def caller_of(request: HttpRequest, state: ServerState) -> Caller:
     """Who asks. Clients with different keys share no prefix cache, or its hits would tell them of others' prompts."""
-    salt = "" if state.settings.shared_prefix_cache else salt_of(request, state.settings.api_keys)
+    salt = "" if state.settings.shared_prefix_cache else salt_of(request, state.keys)
     return Caller(presented_key(request), request.header("x-tahr-session"), salt)
 
 

@@ -1,31 +1,49 @@
 """Which requests are in flight, and how those end that take too long."""
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass
 
+from tahr.server.http.accounts import Account, KeyRing
 from tahr.server.http.errors import HttpError
 from tahr.server.http.request import HttpRequest
 from tahr.server.models.pool import ModelPool
-from tahr.server.models.registry import ModelRegistry, ServedModel
+from tahr.server.models.registry import MAX_LISTED, ModelRegistry, ServedModel
 
 
 class Admission:
-    """Bounds the requests in flight and their time. Only the event loop's thread uses it."""
+    """Bounds the requests in flight and their time. Only the event loop's thread uses it.
 
-    def __init__(self, models: ModelRegistry, pool: ModelPool, max_requests: int, timeout_s: float | None):
+    Where there are several keys, one holds at most as many places as are free: however many requests it sends, there
+    are places for the others.
+    """
+
+    def __init__(
+        self,
+        models: ModelRegistry,
+        pool: ModelPool,
+        max_requests: int,
+        timeout_s: float | None,
+        keys: KeyRing,
+    ):
         self.active: dict[HttpRequest, asyncio.TimerHandle | None] = {}  # running requests and their deadlines
         self.arriving: set[HttpRequest] = set()  # whose bodies are on their way
         self._models = models
         self._pool = pool
         self._max_requests = max_requests
         self._timeout_s = timeout_s
+        self._keys = keys
+        self._n_active: Counter[str] = Counter()  # requests in flight of each account
 
     def admitted(self, request: HttpRequest, model: ServedModel) -> "AdmittedRequest":
         """A place among the requests in flight, and a model that stays loaded meanwhile."""
+        check_model(request.account, model)
         return AdmittedRequest(self, request, self._pool, model)
 
-    def place(self, request: HttpRequest) -> "AdmittedRequest":
-        """A place among the requests in flight, until the deadline if there is one."""
+    def place(self, request: HttpRequest, model: ServedModel | None = None) -> "AdmittedRequest":
+        """A place among the requests in flight, until the deadline if there is one; `model` is to be loaded for it."""
+        if model:
+            check_model(request.account, model)
         return AdmittedRequest(self, request)
 
     def begin(self, request: HttpRequest) -> bool:
@@ -33,14 +51,27 @@ class Admission:
         self._models.check_ready()
         if request in self.active:
             return False
-        if len(self.active) >= self._max_requests:
-            message = f"{len(self.active)} requests are in flight, and this server takes no more: try again later."
-            raise HttpError(503, message, code="overloaded", headers={"retry-after": "1"})
+        self._check_places(request.account)
         self.active[request] = self._deadline(request)
+        self._n_active[request.account.name] += 1
         return True
+
+    def _check_places(self, account: Account) -> None:
+        n_free = self._max_requests - len(self.active)
+        n_own = self._n_active[account.name] if self._keys.is_shared else 0
+        if n_own < max(1, n_free) and n_free > 0:
+            return
+        message = f"{len(self.active)} requests are in flight, and this server takes no more: try again later."
+        if n_free > 0:
+            message = f"{n_own} requests with this key are in flight, and the {n_free} free places are for other keys."
+        raise HttpError(503, message, code="overloaded", headers={"retry-after": "1"})
 
     def end(self, request: HttpRequest) -> None:
         deadline = self.active.pop(request)
+        name = request.account.name
+        self._n_active[name] -= 1
+        if not self._n_active[name]:
+            del self._n_active[name]
         if deadline:
             deadline.cancel()
 
@@ -50,6 +81,13 @@ class Admission:
         message = f"The request took longer than the {self._timeout_s:g} seconds this server allows."
         late = HttpError(504, message, code="timeout")
         return asyncio.get_running_loop().call_later(self._timeout_s, request.cancel, late)
+
+    def end_revoked(self) -> None:
+        """End the requests whose keys are good no longer; a stream says so in its last event."""
+        for request in [*self.active, *self.arriving]:
+            if not self._keys.holds(request.account):
+                message = f"The key {request.account.name} was revoked while its request ran."
+                request.cancel(HttpError(401, message, code="key_revoked"))
 
     def cancel_all(self) -> None:
         """End all requests in flight: the server is shutting down."""
@@ -81,3 +119,11 @@ class AdmittedRequest:
             self.pool.end_use(self.request, self.model)
         if self._is_new:
             self.admission.end(self.request)
+
+
+def check_model(account: Account, model: ServedModel) -> None:
+    """Refuse a model that the key is not good for."""
+    if not account.may_use(model.names):
+        allowed = ", ".join(account.models[:MAX_LISTED])
+        message = f"This key is not good for the model {model.name}: name one it is good for ({allowed})."
+        raise HttpError(403, message, param="model", code="model_not_allowed")

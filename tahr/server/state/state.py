@@ -10,6 +10,7 @@ from tahr.config import sampling_values
 from tahr.generation.kept_images import KeptImages
 from tahr.server.conversations.sessions import Sessions
 from tahr.server.conversations.store import ResponseStore, StoreLimits
+from tahr.server.http.accounts import KeyRing
 from tahr.server.http.guard import HostGuard
 from tahr.server.http.rate_limit import rate_limits
 from tahr.server.models.pool import ModelPool
@@ -21,6 +22,7 @@ from tahr.server.observe.request_log import RequestLog
 from tahr.server.observe.server_metrics import ServerMetrics
 from tahr.server.observe.tracing import open_tracer
 from tahr.server.state.admission import Admission
+from tahr.server.state.keys import StoredKeys
 from tahr.server.state.settings import Settings
 from tahr.server.state.state_file import StateFile
 
@@ -41,11 +43,13 @@ class ServerState:
         self.began = time.monotonic()
         self.models = ModelRegistry(settings.sampling)
         self.pool = ModelPool(self.models, settings.models_budget_bytes, settings.model_keep_alive_s)
-        self.admission = Admission(self.models, self.pool, settings.max_requests, settings.request_timeout_s)
+        self.keys = KeyRing(settings.api_keys)
+        self.admission = Admission(self.models, self.pool, settings.max_requests, settings.request_timeout_s, self.keys)
         self.host_guard = HostGuard(settings.host, settings.allowed_hosts, settings.cors_origins)
         self.rate_limits = rate_limits(settings.rate_limit, settings.rate_limit_total)
         self.sessions = Sessions(settings.session_max_entries, settings.session_max_tokens)
         self._file = StateFile(Path(settings.state_dir).expanduser()) if settings.state_dir else None
+        self._stored_keys = StoredKeys(self._file, self.keys) if self._file else None
         limits = StoreLimits(settings.response_max_entries, settings.response_max_bytes, settings.response_max_age_s)
         self.responses = ResponseStore(limits, keeper=self._file)
         if self._file:
@@ -56,6 +60,11 @@ class ServerState:
         tracer = open_tracer(settings.otlp_endpoint, settings.host)
         dumps = open_dumps(settings.request_dump_dir, settings.request_dump_texts, plain_settings(settings))
         self.observers = Observers([self.metrics, RequestLog(), *filter(None, (tracer, dumps))])
+
+    def look_at_keys(self) -> None:
+        """Take over keys that were added or revoked; requests of the latter end."""
+        if self._stored_keys and self._stored_keys.look():
+            self.admission.end_revoked()
 
     def close(self) -> None:
         """Let go of models, files and threads."""

@@ -1,14 +1,13 @@
-"""A folder where a server keeps what is to outlive it: stored responses, in a database of SQLite."""
+"""A folder where a server keeps what is to outlive it: stored responses, keys and usage, in a database of SQLite."""
 
 import fcntl
 import logging
 import math
 import os
 import sqlite3
-import stat
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -17,39 +16,21 @@ import msgspec
 
 from tahr.errors import ConfigError
 from tahr.server.conversations.store import KeptResponse, StoredItem, StoredItems, StoredResponse
+from tahr.server.state.database import FILE, Change, opened, reason_of, transaction, unusable
 
 log = logging.getLogger("tahr.server")
 
-FILE = "state.sqlite3"
 LOCK = "state.lock"
-APPLICATION = 0x54616872  # tells our databases from others
-VERSION = 1
 RETRY_S = 10.0  # time between attempts to write after one that failed
-BUSY_MS = 100  # time that a write waits for another program: the event loop waits with it
 CHECKPOINT_BYTES = 4 << 20  # bytes written between two checkpoints
+PAGE_BYTES = 4096  # what the log grows by at least with each change
 LOG_BYTES = 64 << 20  # longest log: where checkpoints do not keep up, commits wait for one
-SCHEMA = (
-    "CREATE TABLE responses (id TEXT PRIMARY KEY, owner TEXT NOT NULL, parent TEXT, reply BLOB NOT NULL,"
-    " inputs BLOB NOT NULL, outputs BLOB NOT NULL, stored_at REAL NOT NULL, is_listed INTEGER NOT NULL)",
-    f"PRAGMA application_id = {APPLICATION}",
-    f"PRAGMA user_version = {VERSION}",
-)
 SIZES = "SELECT rowid, length(reply) + length(inputs) + length(outputs) FROM responses ORDER BY rowid DESC"
-REASONS = {
-    sqlite3.SQLITE_BUSY: "another program is using its database",
-    sqlite3.SQLITE_LOCKED: "another program is using its database",
-    sqlite3.SQLITE_PERM: "its database may not be written",
-    sqlite3.SQLITE_READONLY: "its database may not be written",
-    sqlite3.SQLITE_CANTOPEN: "its database cannot be opened",
-    sqlite3.SQLITE_IOERR: "the disk failed to read or write it",
-    sqlite3.SQLITE_FULL: "the disk is full",
-}
 ITEMS = msgspec.msgpack.Decoder(list[StoredItem])
-Change = tuple[str, tuple[Any, ...]]  # a statement and its values
 
 
 class StateFile:
-    """The state of one server. The store that writes it holds its own lock meanwhile.
+    """The state of one server. The store of responses holds its own lock while it writes; others use the file's.
 
     A commit has reached the system, not yet the disk: it outlives the process, and the machine after a checkpoint,
     which a thread makes. A commit that fails loses nothing in memory; the next that succeeds writes everything.
@@ -73,6 +54,7 @@ class StateFile:
         self._due = threading.Event()
         self._checkpointing = threading.Lock()
         self._is_closing = False
+        self._using = threading.Lock()  # the database, in which one transaction runs at a time
         self._thread = threading.Thread(target=self._checkpoint, name="tahr-state", daemon=True)
         self._thread.start()
 
@@ -88,8 +70,7 @@ class StateFile:
             lost = made.keys() - {kept.response.id for kept in found}
             self._write([("DELETE FROM responses WHERE id = ?", (id,)) for id in lost])
         except (sqlite3.Error, msgspec.MsgspecError, TypeError, ValueError) as error:
-            self.close()
-            raise unusable(self._path.parent, error) from None
+            raise self.refused(error) from None
         return found
 
     def _trim(self, max_bytes: int) -> None:
@@ -107,6 +88,27 @@ class StateFile:
         before, after = (StoredItems(ITEMS.decode(data)) for data in (inputs, outputs))
         age_s = max(0.0, self._clock() - float(stored_at))  # a clock that was set back makes nothing younger than new
         return KeptResponse(str(owner), StoredResponse(str(id), reply, before, after), bool(is_listed), age_s)
+
+    def refused(self, error: Exception) -> ConfigError:
+        """The error of a server that does not start because of what it has read here."""
+        self.close()
+        return unusable(self._path.parent, error)
+
+    # ---- keys and usage ---------------------------------------------------------------------------------------
+
+    def read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query; an sqlite3.Error where they cannot be read."""
+        with self._using:
+            return self._database.execute(query, values).fetchall()
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """All of the changes; an sqlite3.Error or OSError where they cannot be written, and then none."""
+        self._write(changes)
+
+    def edition(self) -> int:
+        """A number that changes when another program has written to the database."""
+        number: int = self.read("PRAGMA data_version")[0][0]
+        return number
 
     # ---- writing ----------------------------------------------------------------------------------------------
 
@@ -155,12 +157,16 @@ class StateFile:
             self._failed_at = -math.inf
         self.commit(everything)
 
-    def _write(self, changes: list[Change]) -> None:
-        with self._database:
-            self._database.execute("BEGIN")
+    def _write(self, changes: Sequence[Change]) -> None:
+        if changes:
+            with self._using:
+                self._commit_all(changes)
+
+    def _commit_all(self, changes: Sequence[Change]) -> None:
+        with transaction(self._database):
             for statement, values in changes:
                 self._database.execute(statement, values)
-                self._n_written_bytes += sum(len(each) for each in values if isinstance(each, bytes))
+                self._n_written_bytes += max(PAGE_BYTES, sum(len(each) for each in values if isinstance(each, bytes)))
         if self._n_written_bytes > CHECKPOINT_BYTES:
             self._n_written_bytes = 0
             # Where the log was deleted, a checkpoint would make a new one, and nobody would hear of it.
@@ -223,55 +229,3 @@ def lock_of(folder: Path) -> Any:
         file.close()
         raise ConfigError(f"The file system of {folder} has no locks ({error.strerror}): name another.") from None
     return file
-
-
-def opened(path: Path) -> sqlite3.Connection:
-    """The database, checked, or a new one."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    found = os.fstat(descriptor)
-    os.close(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-        what = "has another name, too" if stat.S_ISREG(found.st_mode) else "is not a regular file"
-        raise ConfigError(f"{path} {what}: name another --state-dir.")
-    database = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
-    try:
-        prepare(database, path)
-    except BaseException:
-        database.close()
-        raise
-    return database
-
-
-def prepare(database: sqlite3.Connection, path: Path) -> None:
-    (application,), (version,) = (
-        database.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
-    )
-    is_new = not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if not is_new and application != APPLICATION:
-        raise ConfigError(f"{path} is a database of something else: name another --state-dir.")
-    if version > VERSION:
-        raise ConfigError(f"{path} was written by a newer Tahr: use that, or name another --state-dir.")
-    database.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
-    database.execute("PRAGMA journal_mode = WAL")
-    database.execute("PRAGMA synchronous = NORMAL")
-    database.execute("PRAGMA wal_autocheckpoint = 0")
-    if is_new:
-        for statement in SCHEMA:
-            database.execute(statement)
-    elif (found := database.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-        raise sqlite3.DatabaseError(found)
-
-
-def unusable(folder: Path, error: Exception) -> ConfigError:
-    return ConfigError(
-        f"The state in {folder} cannot be used ({reason_of(error)}): "
-        "restore it from a copy, move it away, or name another --state-dir."
-    )
-
-
-def reason_of(error: Exception) -> str:
-    """The reason why a database cannot be used, without the words of the library that found it."""
-    if isinstance(error, OSError):
-        return error.strerror or "its database cannot be opened"
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
-    return REASONS.get(code & 0xFF, "its database is damaged")

@@ -1,6 +1,7 @@
 """Routes that describe the server: health, models, metrics, version."""
 
 from tahr import __version__
+from tahr.server.http.accounts import Account
 from tahr.server.http.request import HttpRequest
 from tahr.server.models.registry import ModelRegistry, ServedModel, is_ready
 from tahr.server.observe.metrics import CONTENT_TYPE
@@ -34,7 +35,8 @@ async def version(request: HttpRequest, state: ServerState) -> None:
 
 async def models(request: HttpRequest, state: ServerState) -> None:
     """All models, by all their names."""
-    found = cards(state.models)  # the first is what a request gets that names none, and what clients choose
+    # The first is what a request gets that names none, and what clients choose.
+    found = cards(state.models, request.account)
     first, last = (found[0].id, found[-1].id) if found else (None, None)
     await request.respond_json(ModelList(found, first_id=first, last_id=last))
 
@@ -42,14 +44,16 @@ async def models(request: HttpRequest, state: ServerState) -> None:
 async def model(request: HttpRequest, state: ServerState) -> None:
     """One model."""
     name = request.path.removeprefix("/v1/models/")
-    found = {card.id.lower(): card for card in cards(state.models)}.get(name.lower())
+    found = {card.id.lower(): card for card in cards(state.models, request.account)}.get(name.lower())
     if found is None:
         raise state.models.unknown(name)
     await request.respond_json(found)
 
 
-def cards(models: ModelRegistry) -> list[ModelCard]:
-    return [card for each in models.models for card in [*own_cards(each), *adapter_cards(each)]]
+def cards(models: ModelRegistry, account: Account) -> list[ModelCard]:
+    """The models that a key is good for."""
+    found = [each for each in models.models if account.may_use(each.names)]
+    return [card for each in found for card in [*own_cards(each), *adapter_cards(each)]]
 
 
 def own_cards(model: ServedModel) -> list[ModelCard]:
