@@ -21,7 +21,19 @@ import log_page  # noqa: E402
 # Sections of the navigation: a page's title is its first heading.
 NAV = {
     "Start": ("index", "start", "clients", "settings"),
-    "Do": ("serving", "batches", "images", "speech", "tools", "json-schema", "offload", "kv-tiers", "vulkan", "deploy"),
+    "Do": (
+        "serving",
+        "batches",
+        "images",
+        "speech",
+        "tools",
+        "json-schema",
+        "offload",
+        "kv-tiers",
+        "vulkan",
+        "keys",
+        "deploy",
+    ),
     "Look up": ("models", "commands", "api", "figures", "changes", "compatibility", "glossary"),
     "Read the code": (
         *("reading", "life-of-a-token", "one-request", "threads", "memory", "states", "where-things-attach"),

@@ -57,6 +57,7 @@ VERBS = {
     "convert": Verb("verbs.convert"),
     "merge": Verb("verbs.merge"),
     "keys": Verb("accounts.keys"),
+    "usage": Verb("accounts.usage"),
     "bench": Verb("bench.bench"),
     "bench-serve": Verb("bench.bench_serve"),
     "compare": Verb("bench.compare"),

@@ -89,7 +89,7 @@ class HttpServer:
         opening = asyncio.create_task(self._open())
         logging = asyncio.create_task(report_throughput(self.state.models, self.settings.log_interval_s))
         flushing = asyncio.create_task(flush_responses(self.state))
-        looking = asyncio.create_task(look_at_keys(self.state))
+        looking = asyncio.create_task(follow_keys(self.state))
         try:
             await asyncio.wait({serving, opening}, return_when=asyncio.FIRST_COMPLETED)
             if opening.done() and opening.exception():
@@ -176,11 +176,12 @@ async def flush_responses(state: ServerState) -> None:
         state.responses.flush()
 
 
-async def look_at_keys(state: ServerState) -> None:
-    """Let keys that are added or revoked count at once."""
+async def follow_keys(state: ServerState) -> None:
+    """Let keys that are added or revoked count at once, and keep what was used."""
     while True:
         await asyncio.sleep(LOOK_S)
         state.look_at_keys()
+        state.write_usage()
 
 
 def running_s(grace_s: float) -> float:

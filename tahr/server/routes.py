@@ -15,7 +15,7 @@ from tahr.server.page import routes as page
 from tahr.server.responses import routes as responses
 from tahr.server.state.route import Route
 from tahr.server.state.state import ServerState
-from tahr.server.status import replies, status
+from tahr.server.status import replies, status, usage
 
 
 async def openapi_document(request: HttpRequest, state: ServerState) -> None:
@@ -39,6 +39,7 @@ OWN = [
     Route("GET", "/ready", status.ready, is_open=True),
     Route("GET", "/metrics", status.metrics),
     Route("GET", "/version", status.version, gives=replies.Version),
+    Route("GET", "/v1/usage", usage.usage, gives=usage.UsageReply),
     Route("GET", "/openapi.json", openapi_document),
 ]
 ROUTES = [

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 from unittest.mock import MagicMock
@@ -15,6 +16,7 @@ import httpx
 import pytest
 
 from fill_in_tokenizer import FillInTokenizer
+from keyed_server import by, keyed, many_keys
 from pooled_server import until
 from scripted_engine import ScriptedEngine, client_of, serving
 from tahr.models.parts.encoding import Encoding
@@ -355,3 +357,74 @@ def test_the_description_is_made_once(client: httpx.Client, monkeypatch: pytest.
     first = client.get("/openapi.json").json()
     monkeypatch.setattr(openapi, "document", lambda routes: pytest.fail("made again"))
     assert client.get("/openapi.json").json() == first
+
+
+# ---- keys ---------------------------------------------------------------------------------------------------
+
+
+def test_a_flood_of_unknown_keys_leaves_nothing_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (key,) = many_keys(tmp_path, ["ci"]).values()
+    with keyed(tmp_path) as (server, client):
+        state = server.state
+        assert client.post(CHAT, json={"messages": USER}, headers=by(key)).status_code == 200
+        n_lines = len(caplog.records)
+        for i in range(2000):
+            sent = {"authorization": f"Bearer sk-tahr-{i}{'x' * (i % 60) * 100}"}
+            assert client.post(CHAT, json={"messages": USER}, headers=sent).status_code == 401
+        state.write_usage()
+        assert len(state.keys) == 1 and not state.admission.active and not state.admission._n_active
+        assert len(state.rate_limits.of_keys._buckets) == 0 and len(state.ledger._today) == 1
+        assert state._file and state._file.read("SELECT key, requests FROM usage") == [("ci", 1)]
+        assert len(caplog.records) == n_lines
+        assert client.post(CHAT, json={"messages": USER}, headers=by(key)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"Bearer",
+        b"Bearer " + b"\xff" * 100,
+        b"Bearer \xed\xa0\x80",
+        b"Bearer (none)",
+        b"Bearer (api-key 1)",
+        b"Bearer ci",
+    ],
+)
+def test_names_and_bytes_are_no_keys(sent: bytes, tmp_path: Path) -> None:
+    many_keys(tmp_path, ["ci"])
+    with keyed(tmp_path, api_keys=("given",)) as (_, client):
+        assert client.get("/v1/usage", headers={b"authorization": sent}).status_code == 401
+        assert client.get("/v1/usage", headers={b"x-api-key": sent}).status_code == 401
+        assert client.get("/v1/usage", headers={"authorization": "Bearer given"}).status_code == 200
+
+
+def test_one_key_cannot_take_all_places(tmp_path: Path) -> None:
+    greedy, other = many_keys(tmp_path, ["greedy", "other"]).values()
+    hanging = {"messages": [{"role": "user", "content": "HANG@1"}]}
+    with keyed(tmp_path, max_requests=16) as (server, client):
+        codes: list[int] = []
+
+        def ask() -> None:
+            codes.append(httpx.post(server.address + CHAT, json=hanging, headers=by(greedy), timeout=30).status_code)
+
+        threads = [threading.Thread(target=ask) for _ in range(24)]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(codes) == 16)
+        refused = client.post(CHAT, json=hanging, headers=by(greedy))
+        assert refused.status_code == 503 and "free places are for other keys" in refused.text
+        for _ in range(5):
+            assert client.post(CHAT, json={"messages": USER}, headers=by(other)).status_code == 200
+        server.state.admission.cancel_all()
+        for thread in threads:
+            thread.join()
+        assert codes[:16] == [503] * 16
+
+
+def test_another_key_sees_nothing_of_ones_usage_and_responses(tmp_path: Path) -> None:
+    ana, ben = many_keys(tmp_path, ["ana", "ben"]).values()
+    with keyed(tmp_path) as (_, client):
+        made = client.post(RESPONSES, json={"input": "secret"}, headers=by(ana)).json()["id"]
+        assert client.get(f"{RESPONSES}/{made}", headers=by(ana)).status_code == 200
+        assert client.get(f"{RESPONSES}/{made}", headers=by(ben)).status_code == 404
+        assert client.get("/v1/usage", headers=by(ben)).json()["data"] == []

@@ -74,7 +74,8 @@ async def respond(request: HttpRequest, state: ServerState, requested: Recording
     finally:
         spoken.close()
         took = perf_counter() - began
-        record = RecordingRecord(requested.model.name, spoken.seconds, spoken.n_windows, spoken.n_fallbacks, took)
+        name, account = requested.model.name, request.account.name
+        record = RecordingRecord(name, spoken.seconds, spoken.n_windows, spoken.n_fallbacks, took, account)
         state.observers.notify("recording_finished", record)
 
 

@@ -10,7 +10,7 @@ class Account:
     """The holder of a key, and what the key may do."""
 
     name: str  # a name in parentheses is none of a key in the state
-    digest: bytes = field(default=b"", repr=False)  # of the key; empty: no key was asked for
+    digest: bytes = field(default=b"", repr=False)  # the digest of the key; empty: no key was asked for
     requests_per_minute: int | None = None  # None: the server's own limit
     tokens_per_day: int | None = None
     models: tuple[str, ...] = ()  # none: all
@@ -25,7 +25,7 @@ NOBODY = Account("(none)")
 
 
 def digest_of(key: str) -> bytes:
-    """What is kept of a key and compared. Keys are made at random, so that a slow hash would add nothing."""
+    """The form in which keys are kept and compared. They are made at random, so that a slow hash would add nothing."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 

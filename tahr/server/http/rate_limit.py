@@ -16,7 +16,7 @@ class RateLimits:
 
     per_client: "RateLimit | None" = None
     total: "RateLimit | None" = None
-    of_keys: "RateLimit" = field(default_factory=lambda: RateLimit(1))  # of keys with a limit of their own
+    of_keys: "RateLimit" = field(default_factory=lambda: RateLimit(1))  # clients whose limit is their own
 
     def check(self, client: str, own: int | None = None) -> None:
         """Count a request; refused with 429 if it is one too many. `own` is the limit of this client alone."""

@@ -38,6 +38,8 @@ class GenerationRecord(Struct):
     finish: str = ""  # the finish reason of all choices, MIXED, or how else it ended
     finishes: dict[int, str] = {}  # why each choice that is finished has
     stats: "list[RequestStats]" = []  # finished choices
+    account: str = ""  # whose key it came with
+    n_submitted_tokens: int = 0  # tokens of prompts that the engine has taken
 
     @property
     def n_prompt_tokens(self) -> int:
@@ -67,6 +69,15 @@ class RecordingRecord(Struct):
     n_windows: int
     n_fallbacks: int  # texts that were written again at a higher temperature
     took_s: float
+    account: str = ""  # whose key it came with
+
+
+class InputRecord(Struct):
+    """Texts that were embedded or compared."""
+
+    account: str
+    model: str
+    n_tokens: int
 
 
 class RequestRecord(Struct):
@@ -83,3 +94,4 @@ class RequestRecord(Struct):
     status: int = 0  # 0: the client left before there was a response
     error_code: str | None = None
     generation: GenerationRecord | None = None
+    inputs: InputRecord | None = None

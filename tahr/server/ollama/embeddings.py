@@ -59,9 +59,10 @@ async def vectors_of(
     if not texts:
         return None, 0
     tokens = await state.text_pool.run_for(request, partial(encoded, model.engine, texts, body), sum(map(len, texts)))
-    with state.admission.admitted(request, model), request.cancellable():
+    n_tokens = sum(map(len, tokens))
+    with state.admission.computing(request, model, n_tokens):
         vectors = await model.engine.embed(tokens, EmbeddingOptions(dimensions=body.dimensions), ())
-    return vectors, sum(map(len, tokens))
+    return vectors, n_tokens
 
 
 def encoded(engine: ServedEngine, texts: list[str], body: OllamaEmbedBody) -> list[list[int]]:

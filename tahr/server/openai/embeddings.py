@@ -50,7 +50,8 @@ async def embed(request: HttpRequest, state: ServerState) -> None:
     """Texts and images as vectors of length 1."""
     sent = await request.body()
     requested = await state.text_pool.run_for(request, partial(prepare, state, sent), len(sent))
-    with state.admission.admitted(request, requested.model), request.cancellable():
+    n_tokens = n_tokens_of(requested)
+    with state.admission.computing(request, requested.model, n_tokens):
         vectors = await requested.model.engine.embed(requested.items, requested.options, requested.lora)
         data = await state.text_pool.run(partial(written, vectors, requested))
     await request.respond(data)
@@ -146,13 +147,18 @@ def field_errors(field: str) -> Iterator[None]:
         raise bad_field(field, str(error)) from error
 
 
+def n_tokens_of(requested: EmbeddingRequest) -> int:
+    """Tokens of the texts, and patches of the images."""
+    return sum(item.n_patches if isinstance(item, ImageRows) else len(item) for item in requested.items)
+
+
 def written(vectors: Vectors, requested: EmbeddingRequest) -> bytes:
     """The response. Lists of numbers are long, so this does not run on the event loop."""
     if requested.body.encoding_format == "base64":
         data = [Embedding(i, base64.b64encode(row.astype("<f4").tobytes()).decode()) for i, row in enumerate(vectors)]
     else:
         data = [Embedding(i, row.tolist()) for i, row in enumerate(vectors)]
-    n_tokens = sum(item.n_patches if isinstance(item, ImageRows) else len(item) for item in requested.items)
+    n_tokens = n_tokens_of(requested)
     return encode(
         EmbeddingReply(requested.body.model or requested.model.name, data, EmbeddingUsage(n_tokens, n_tokens))
     )

@@ -116,7 +116,7 @@ async def score(request: HttpRequest, state: ServerState) -> None:
 
 async def scored(request: HttpRequest, state: ServerState, requested: PairRequest) -> list[float]:
     """The score of every pair."""
-    with state.admission.admitted(request, requested.model), request.cancellable():
+    with state.admission.computing(request, requested.model, requested.plan.n_tokens):
         vectors = await requested.model.engine.embed(requested.plan.texts, EmbeddingOptions())
         return await state.text_pool.run(partial(requested.plan.scores, vectors))
 

@@ -68,8 +68,18 @@ async def generate(request: HttpRequest, state: ServerState, reply: PreparedRepl
     record = request.record.generation = record_of(request, reply, state.settings.request_dump_texts)
     request.response_headers |= {name: reply.formatter.id for name in REQUEST_IDS if name in request.response_headers}
     active = ActiveGeneration(request, reply, record, state.observers, state.text_pool, state.settings.keep_alive_s, [])
-    with state.admission.admitted(request, reply.model):
+    with state.admission.admitted(request, reply.model, most_tokens(reply)):
         await respond_observed(active)
+
+
+def most_tokens(reply: PreparedReply) -> int:
+    """How many tokens a reply may take, those of its prompts included."""
+    context_size = reply.model.engine.context_size
+    n_tokens = 0
+    for each in reply.resolved:
+        n_prompt = len(each.tokens)
+        n_tokens += n_prompt + each.params.n * min(each.params.max_tokens or context_size, context_size - n_prompt)
+    return n_tokens
 
 
 def record_of(request: HttpRequest, reply: PreparedReply, texts: bool) -> GenerationRecord:
@@ -84,6 +94,7 @@ def record_of(request: HttpRequest, reply: PreparedReply, texts: bool) -> Genera
         stream=reply.stream,
         texts={} if texts else None,
         arrived=request.record.arrived,
+        account=request.account.name,
     )
 
 
@@ -124,6 +135,7 @@ async def compute(active: ActiveGeneration) -> None:
         n_before = 0  # sequences for prompts of this request that come first
         for each in reply.resolved:
             active.streams.append(await engine.submit(replace(each, n_before=n_before), whole=not reply.stream))
+            active.record.n_submitted_tokens += len(each.tokens)
             n_before += each.params.n
         await (respond_streamed(active) if reply.stream else respond_whole(active))
     except GrammarError as error:

@@ -2,13 +2,17 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tahr.server.http.accounts import Account, KeyRing
 from tahr.server.http.errors import HttpError
+from tahr.server.http.records import InputRecord
 from tahr.server.http.request import HttpRequest
 from tahr.server.models.pool import ModelPool
 from tahr.server.models.registry import MAX_LISTED, ModelRegistry, ServedModel
+from tahr.server.state.ledger import Ledger
 
 
 class Admission:
@@ -25,6 +29,7 @@ class Admission:
         max_requests: int,
         timeout_s: float | None,
         keys: KeyRing,
+        ledger: Ledger,
     ):
         self.active: dict[HttpRequest, asyncio.TimerHandle | None] = {}  # running requests and their deadlines
         self.arriving: set[HttpRequest] = set()  # whose bodies are on their way
@@ -32,13 +37,24 @@ class Admission:
         self._pool = pool
         self._max_requests = max_requests
         self._timeout_s = timeout_s
+        self.ledger = ledger
         self._keys = keys
         self._n_active: Counter[str] = Counter()  # requests in flight of each account
 
-    def admitted(self, request: HttpRequest, model: ServedModel) -> "AdmittedRequest":
-        """A place among the requests in flight, and a model that stays loaded meanwhile."""
+    def admitted(self, request: HttpRequest, model: ServedModel, most_tokens: int = 0) -> "AdmittedRequest":
+        """A place among the requests in flight, and a model that stays loaded meanwhile.
+
+        `most_tokens` are those that the request may take, prompt and reply together.
+        """
         check_model(request.account, model)
-        return AdmittedRequest(self, request, self._pool, model)
+        return AdmittedRequest(self, request, self._pool, model, most_tokens)
+
+    @contextmanager
+    def computing(self, request: HttpRequest, model: ServedModel, n_tokens: int) -> Iterator[None]:
+        """Such a place for a request that only has inputs, and ends with its client."""
+        with self.admitted(request, model, n_tokens), request.cancellable():
+            request.record.inputs = InputRecord(request.account.name, model.name, n_tokens)
+            yield
 
     def place(self, request: HttpRequest, model: ServedModel | None = None) -> "AdmittedRequest":
         """A place among the requests in flight, until the deadline if there is one; `model` is to be loaded for it."""
@@ -103,18 +119,23 @@ class AdmittedRequest:
     request: HttpRequest
     pool: ModelPool | None = None
     model: ServedModel | None = None
+    most_tokens: int = 0
     _is_new: bool = False  # False: whoever gave it the place takes it away
     _uses: bool = False  # likewise the model
+    _n_held: int = 0  # tokens of its key for the day
 
     def __enter__(self) -> None:
         self._is_new = self.admission.begin(self.request)
         try:
+            self.admission.ledger.hold(self.request.account, self.most_tokens)
+            self._n_held = self.most_tokens
             self._uses = bool(self.pool and self.model and self.pool.begin_use(self.request, self.model))
         except BaseException:
             self.__exit__()
             raise
 
     def __exit__(self, *_: object) -> None:
+        self.admission.ledger.release(self.request.account, self._n_held)
         if self._uses and self.pool and self.model:
             self.pool.end_use(self.request, self.model)
         if self._is_new:

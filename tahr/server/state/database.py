@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,22 @@ def opened(path: Path, busy_ms: int = BUSY_MS) -> sqlite3.Connection:
     return database
 
 
+class MemoryState:
+    """A database that ends with the process, in the place of a file. One thread uses it."""
+
+    def __init__(self) -> None:
+        self._database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        upgrade(self._database)
+
+    def read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        return self._database.execute(query, values).fetchall()
+
+    def write(self, changes: Sequence[Change]) -> None:
+        with transaction(self._database):
+            for statement, values in changes:
+                self._database.execute(statement, values)
+
+
 def prepare(database: sqlite3.Connection, path: Path, busy_ms: int) -> None:
     (application,), (version,) = (
         database.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
@@ -91,7 +107,7 @@ def upgrade(database: sqlite3.Connection) -> None:
 
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """What is inside is written at once, or after an error not at all."""
+    """All that is written inside is written at once, or after an error not at all."""
     with database:
         database.execute("BEGIN IMMEDIATE")
         yield

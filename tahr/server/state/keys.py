@@ -20,7 +20,7 @@ MAX_MODELS = 100  # models that one key may be limited to
 MAX_LIMIT = 10**15
 PREFIX = "sk-tahr-"
 N_SECRET_BYTES = 32
-MARKS = frozenset("._-@/ ")  # what a name may have besides letters and digits
+MARKS = frozenset("._-@/ ")  # allowed in names besides letters and digits
 COLUMNS = "name, digest, created_at, revoked_at, requests_per_minute, tokens_per_day, models"
 QUERY = f"SELECT {COLUMNS} FROM keys ORDER BY created_at, name LIMIT {MAX_KEYS}"
 
@@ -65,7 +65,7 @@ def models_in(text: Any) -> tuple[str, ...] | None:
 
 
 def wrong_in(name: str) -> str:
-    """What is wrong with a name for a key; empty: it can be one. Names stand in tables, logs and files of others."""
+    """The fault of a name for a key; empty: it has none. Names stand in tables, logs and files of other programs."""
     if not 1 <= len(name) <= MAX_NAME_CHARS:
         return f"must have 1 to {MAX_NAME_CHARS} characters"
     if not name[0].isalnum() or name[-1] == " ":

@@ -1,5 +1,6 @@
 """The parts of a running server, put together."""
 
+import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -22,7 +23,9 @@ from tahr.server.observe.request_log import RequestLog
 from tahr.server.observe.server_metrics import ServerMetrics
 from tahr.server.observe.tracing import open_tracer
 from tahr.server.state.admission import Admission
+from tahr.server.state.database import MemoryState
 from tahr.server.state.keys import StoredKeys
+from tahr.server.state.ledger import Ledger
 from tahr.server.state.settings import Settings
 from tahr.server.state.state_file import StateFile
 
@@ -43,13 +46,21 @@ class ServerState:
         self.began = time.monotonic()
         self.models = ModelRegistry(settings.sampling)
         self.pool = ModelPool(self.models, settings.models_budget_bytes, settings.model_keep_alive_s)
+        self._file = StateFile(Path(settings.state_dir).expanduser()) if settings.state_dir else None
         self.keys = KeyRing(settings.api_keys)
-        self.admission = Admission(self.models, self.pool, settings.max_requests, settings.request_timeout_s, self.keys)
+        self._stored_keys = StoredKeys(self._file, self.keys) if self._file else None
+        self.ledger = self._open_ledger()
+        self.admission = Admission(
+            self.models,
+            self.pool,
+            settings.max_requests,
+            settings.request_timeout_s,
+            self.keys,
+            self.ledger,
+        )
         self.host_guard = HostGuard(settings.host, settings.allowed_hosts, settings.cors_origins)
         self.rate_limits = rate_limits(settings.rate_limit, settings.rate_limit_total)
         self.sessions = Sessions(settings.session_max_entries, settings.session_max_tokens)
-        self._file = StateFile(Path(settings.state_dir).expanduser()) if settings.state_dir else None
-        self._stored_keys = StoredKeys(self._file, self.keys) if self._file else None
         limits = StoreLimits(settings.response_max_entries, settings.response_max_bytes, settings.response_max_age_s)
         self.responses = ResponseStore(limits, keeper=self._file)
         if self._file:
@@ -59,12 +70,25 @@ class ServerState:
         self.metrics = ServerMetrics()
         tracer = open_tracer(settings.otlp_endpoint, settings.host)
         dumps = open_dumps(settings.request_dump_dir, settings.request_dump_texts, plain_settings(settings))
-        self.observers = Observers([self.metrics, RequestLog(), *filter(None, (tracer, dumps))])
+        self.observers = Observers([self.metrics, RequestLog(), self.ledger, *filter(None, (tracer, dumps))])
+
+    def _open_ledger(self) -> Ledger:
+        try:
+            return Ledger(self._file or MemoryState())
+        except sqlite3.Error as error:
+            assert self._file
+            raise self._file.refused(error) from None
 
     def look_at_keys(self) -> None:
         """Take over keys that were added or revoked; requests of the latter end."""
         if self._stored_keys and self._stored_keys.look():
             self.admission.end_revoked()
+
+    def write_usage(self) -> None:
+        """Write what requests have used, with the energy of the models that answered them."""
+        engines = {model.name: model.engine for model in self.models.loaded}
+        self.ledger.share_energy(lambda name: engines[name].snapshot().energy if name in engines else None)
+        self.ledger.flush()
 
     def close(self) -> None:
         """Let go of models, files and threads."""
@@ -72,6 +96,7 @@ class ServerState:
         self.observers.close()
         self.text_pool.close()
         self.responses.flush(at_once=True)
+        self.ledger.flush(at_once=True)
         if self._file:
             self._file.close()
 
