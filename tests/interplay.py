@@ -36,6 +36,8 @@ NO_IMAGES = Refuses("A session's text reads no rows of images", f"{CHATS}::test_
 PAGED = "offload/test_paged_with_features.py"
 NO_PAGER = Refuses("weights cannot be offloaded", f"{PAGED}::test_sessions_have_their_weights_in_memory")
 
+RANKS = "ranks/test_ranks_with_features.py"
+
 COLUMNS: dict[str, dict[str, Runs | Refuses]] = {
     "rows as input": {
         "LoRA": Runs((f"{BITS}::test_adapters_change_what_is_made_of_rows",)),
@@ -123,5 +125,19 @@ COLUMNS: dict[str, dict[str, Runs | Refuses]] = {
         "deterministic": Runs((f"{PAGED}::test_batches_are_each_alone",)),
         "two models": Runs((f"{PAGED}::test_two_models_in_turns",)),
         "keys": Runs((f"{PAGED}::test_parameters",)),
+    },
+    "virtual ranks": {
+        "LoRA": Runs((f"{RANKS}::test_adapters",)),
+        "grammar": Runs((f"{RANKS}::test_parameters",)),
+        "n > 1": Runs((f"{RANKS}::test_parameters",)),
+        "drafts": Runs((f"{RANKS}::test_drafts", f"{RANKS}::test_a_draft_model_of_one_rank")),
+        "sessions": Runs((f"{RANKS}::test_sessions_and_snapshots",)),
+        "prefix hit": Runs((f"{RANKS}::test_hits_of_the_prefix_cache",)),
+        "preemption": Runs((f"{RANKS}::test_preempted_requests",)),
+        "snapshot": Runs((f"{RANKS}::test_sessions_and_snapshots",)),
+        "embeddings": Runs((f"{RANKS}::test_vectors",)),
+        "deterministic": Runs((f"{RANKS}::test_batches_are_each_alone",)),
+        "two models": Runs((f"{RANKS}::test_two_models_in_turns",)),
+        "keys": Runs((f"{RANKS}::test_parameters",)),
     },
 }

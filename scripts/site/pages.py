@@ -36,7 +36,7 @@ NAV = {
     ),
     "Look up": ("models", "commands", "api", "figures", "changes", "compatibility", "glossary"),
     "Read the code": (
-        *("reading", "life-of-a-token", "one-request", "threads", "memory", "states", "where-things-attach"),
+        *("reading", "life-of-a-token", "one-request", "threads", "memory", "states", "devices", "where-things-attach"),
         *("add-a-model", "add-a-format", "add-a-backend", "add-a-route"),
     ),
     "The project": ("roadmap", "decisions", "rows", "releasing", "contributing", "security", "readme-zh"),

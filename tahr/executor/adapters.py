@@ -38,13 +38,14 @@ class LocalAdapters:
     def prepare(self, path: Path, model_name: str) -> PreparedAdapter:
         """Read an adapter and check that it fits the model."""
         decoder = self._model.decoder
-        adapter = open_adapter(path, AdapterTarget(model_name, decoder.config, decoder.linears))
+        adapter = open_adapter(path, AdapterTarget(model_name, decoder.config, decoder.targets))
         return self.bring(adapter, str(path))
 
     def bring(self, adapter: Adapter, path: str = "") -> PreparedAdapter:
         """Bring an adapter that was read into the backend's memory."""
         facts = adapter.digest, adapter.rank, adapter.n_bytes, adapter.base, adapter.notes
-        return PreparedAdapter(path, *facts, self.bank.prepare(adapter.factors))
+        factors = self._model.decoder.factors_of(adapter.factors)
+        return PreparedAdapter(path, *facts, self.bank.prepare(factors))
 
     def put(self, slot: int, prepared: PreparedAdapter) -> None:
         self.bank.put(slot, prepared.data)

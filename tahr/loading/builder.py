@@ -241,7 +241,14 @@ def load_engine(
     lora_rows = kept_lora_rows(config, backend)
     planned = plan_of(source, backend, config, lora_rows, draft_source, whole_texts)
     backend.hold_arenas(planned.arenas)
-    loaded = load(source, backend, quantize=config.quantize, lora_rows=lora_rows, homes=planned.elsewhere)
+    loaded = load(
+        source,
+        backend,
+        quantize=config.quantize,
+        lora_rows=lora_rows,
+        homes=planned.elsewhere,
+        n_ranks=config.virtual_ranks,
+    )
     check_vocabulary(tokenizer, loaded.config, source.name)
     draft = load_draft(draft_source, backend, tokenizer) if draft_source else None
     engine, note = build_engine(

@@ -39,7 +39,7 @@ def plan_memory(
     config = replace(config, prefill_chunk_size=chunk)
     memory = decoder.memory
     n_decode_tokens = 1 + n_draft_tokens(config, draft)
-    windows = [0] * len(memory) if whole_texts else list(decoder.config.windows)
+    windows = [0] * len(memory) if whole_texts else list(decoder.windows)
     if draft:
         memory = memory + draft.decoder.memory
         windows = windows + draft_windows(draft, windows)

@@ -16,6 +16,7 @@ from tahr.loading.memory_plan import MemoryPlan, check_kv_dtype, plan_memory
 from tahr.loading.placement import DeviceFacts, Placement, Pool, place, refuse_too_large
 from tahr.loading.row_inputs import ROW_NUMBER_BYTES, inputs_of, n_row_slots, row_bytes
 from tahr.loading.speculation import Draft
+from tahr.loading.virtual_ranks import refuse_beside_ranks
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import Loaded, OpenedModel, load
 from tahr.offload.homes import Panels, TensorSize
@@ -80,10 +81,17 @@ class SizingBackend:
         return max(0, self.backend.kv_budget(share) - (taken if self.has_own_memory else taken // HOST_SHARE))
 
 
-def size_up(source: OpenedModel, backend: SizingBackend, quantize: str | None = None, lora_rows: int = 0) -> Loaded:
+def size_up(
+    source: OpenedModel,
+    backend: SizingBackend,
+    quantize: str | None = None,
+    lora_rows: int = 0,
+    n_ranks: int = 1,
+) -> Loaded:
     """The model as `load` makes it, of tensors without bytes."""
     tensors = {name: without_data(tensor) for name, tensor in source.tensors.items()}
-    return load(replace(source, tensors=tensors), cast(Backend, backend), quantize=quantize, lora_rows=lora_rows)
+    unread = replace(source, tensors=tensors)
+    return load(unread, cast(Backend, backend), quantize=quantize, lora_rows=lora_rows, n_ranks=n_ranks)
 
 
 def tensor_sizes(loaded: Loaded, panels: Mapping[PanelKey, Panels | None] | None = None) -> dict[str, TensorSize]:
@@ -110,8 +118,9 @@ def plan_of(
 ) -> Placement:
     """Homes and sizes of everything that a load of these files will take; no matrix is read."""
     refuse_budgets(config, backend)
+    refuse_beside_ranks(config, backend)
     sizing = SizingBackend(backend)
-    loaded = size_up(source, sizing, config.quantize, lora_rows)
+    loaded = size_up(source, sizing, config.quantize, lora_rows, config.virtual_ranks)
     sizes = tensor_sizes(loaded, sizing.panels)
     drafted = None
     if draft:
@@ -141,7 +150,7 @@ def plan_of(
 def least_pool_bytes(decoder: Decoder, config: EngineConfig, backend: Backend) -> int:
     """One page of all layers, and the states of one sequence beside the null slot."""
     dtype = check_kv_dtype(config.kv_dtype, backend)
-    groups = kv_groups(decoder.memory, decoder.config.windows, config.page_size, dtype)
+    groups = kv_groups(decoder.memory, decoder.windows, config.page_size, dtype)
     return sum(group.page_bytes for group in groups) + 2 * state_bytes(decoder.memory)
 
 

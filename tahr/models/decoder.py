@@ -1,8 +1,8 @@
 """The forward pass every family shares."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from tahr.backends.api import Backend, KVStore, Linear, LinearShape, Rope, StepInputs, Tensor
+from tahr.backends.api import Backend, KVStore, Linear, LinearShape, LoraFactors, Rope, StepInputs, Tensor
 from tahr.models.config.record import ModelConfig
 from tahr.models.config.rope import RopeConfig
 from tahr.models.parts.embedding import TokenEmbedding
@@ -48,7 +48,21 @@ class Decoder:
             self.head = Linear(self.table, name="lm_head")
             self.linears["lm_head"] = LinearShape(cfg.n_vocab, cfg.width, self.table.kernel)
         else:
-            self.head = w.linear("lm_head", cfg.n_vocab, cfg.width, bias=w.has("lm_head.bias"))
+            self.head = w.linear("lm_head", cfg.n_head_rows or cfg.n_vocab, cfg.width, bias=w.has("lm_head.bias"))
+
+    @property
+    def windows(self) -> Sequence[int]:
+        """How much of a text every layer of `memory` has to remember; 0: all of it."""
+        return self.config.windows
+
+    @property
+    def targets(self) -> Mapping[str, LinearShape]:
+        """Shapes of the linears that adapters name."""
+        return self.linears
+
+    def factors_of(self, factors: Mapping[str, LoraFactors]) -> Mapping[str, LoraFactors]:
+        """An adapter's factors by the names of `linears`, given by those of `targets`."""
+        return factors
 
     @property
     def has_axes(self) -> bool:

@@ -23,7 +23,7 @@ class Runs:
         self.decoder = loaded.decoder
         self.backend = backend
         self.n_pages_per_seq = -(-n_tokens // PAGE_SIZE)
-        shapes, windows = self.decoder.memory, self.decoder.config.windows
+        shapes, windows = self.decoder.memory, self.decoder.windows
         groups = [group.layers for group in kv_groups(shapes, windows, PAGE_SIZE, "f32")]
         # Of different sizes, so that no group can work by way of another's table.
         n_pages = [self.n_pages_per_seq * n_seqs + 3 * group for group in range(len(groups))]

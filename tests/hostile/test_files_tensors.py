@@ -44,10 +44,12 @@ def opened(case: str) -> OpenedModel:
     return OpenedModel(case, "safetensors", config, {n: host(n, a) for n, a in arrays.items()}, 1, {})
 
 
-def use(source: OpenedModel, tensors: dict[str, HostTensor]) -> str:
+def use(source: OpenedModel, tensors: dict[str, HostTensor], n_ranks: int = 1) -> str:
     """What loading says of these tensors; nothing, where it finds no fault."""
     try:
-        load(OpenedModel(source.name, source.format, source.config, tensors, 1, {}), ReferenceBackend())
+        load(
+            OpenedModel(source.name, source.format, source.config, tensors, 1, {}), ReferenceBackend(), n_ranks=n_ranks
+        )
     except TahrError as error:
         return str(error)
     return ""
@@ -67,6 +69,25 @@ def test_odd_tensors(case: str) -> None:
             message = use(source, {**sound, name: host(name, np.asarray(found))})
             assert not message or message.endswith("."), message
         use(source, {other: tensor for other, tensor in sound.items() if other != name})
+
+
+@pytest.mark.parametrize("n_ranks", [2, 4])
+@pytest.mark.parametrize("case", ["llama_biased", "phi3", "gpt_oss", "qwen3_moe", "cohere_plus"])
+def test_odd_tensors_over_ranks(case: str, n_ranks: int) -> None:
+    """Each is cut before a rank asks for a shape: what one rank refuses, several refuse."""
+    source = opened(case)
+    sound = dict(source.tensors)
+    assert not use(source, sound, n_ranks)
+    for name, tensor in sound.items():
+        if ".layers.0." not in name and ".layers." in name:
+            continue
+        for odd in ODD.values():
+            changed = {**sound, name: host(name, odd(tensor.dense()))}
+            if use(source, changed):
+                assert use(source, changed, n_ranks), f"{name} {changed[name].shape}"
+        others = {other: tensor for other, tensor in sound.items() if other != name}
+        if use(source, others):
+            assert use(source, others, n_ranks), name
 
 
 @pytest.mark.parametrize("case", ["bert", "bert_ranker", "roberta", "nomic_bert"])

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,14 +59,19 @@ class Vector:
     data: Any
 
 
+# What becomes of a product where each rank has a part of the matrix: nothing, the sum over ranks, or all their columns.
+Reduce = Literal["", "sum", "join"]
+
+
 @dataclass(frozen=True, slots=True)
 class Linear:
     """x @ weight.T + bias. `name` is the model's name of it (`model.layers.0.mlp.down_proj`), by which an adapter or a
-    sharding finds it."""
+    sharding finds it. `reduce` is for who gives ranks their ops: no backend looks at it."""
 
     weight: Weight
     bias: Vector | None = None
     name: str = ""
+    reduce: Reduce = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Of a model that is here it says what a load would take, and where; its weights a
 import argparse
 from typing import TYPE_CHECKING, NamedTuple
 
-from tahr.errors import LoadError, TahrError, printable
+from tahr.errors import ConfigError, LoadError, TahrError, printable
 
 if TYPE_CHECKING:
     from tahr.hub import ModelFiles, Ref
@@ -18,7 +18,8 @@ EXAMPLES = """\
 examples:
   tahr doctor                   version, devices, directories, models that are here
   tahr doctor qwen3:4b          which repository and file that is, how large, and whether it runs
-  tahr doctor model.gguf        the same, and what it takes in memory, part by part"""
+  tahr doctor model.gguf        the same, and what it takes in memory, part by part
+  tahr doctor model.gguf --tensor-parallel 2    and what each of two ranks would have of it"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,15 +28,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL", help="a model to look up")
     parser.add_argument("-q", "--quantization", metavar="Q", help="which quantisation of it")
     parser.add_argument("--ram-budget", metavar="SIZE", help="plan for so much of the host's memory: 8g, 512m or 50%%")
+    parser.add_argument(
+        "--tensor-parallel", metavar="N", type=int, help="what each of N ranks would have of every tensor"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.tensor_parallel is not None:
+        check_ranks(args.model, args.tensor_parallel)
     for line in machine():
         print(line)
-    return check_model(args.model, args.quantization, args.ram_budget) if args.model else 0
+    return check_model(args.model, args.quantization, args.ram_budget, args.tensor_parallel) if args.model else 0
 
 
-def check_model(model: str, quant: str | None, ram_budget: str | None = None) -> int:
+def check_ranks(model: str | None, n_ranks: int) -> None:
+    """Refuse a number of ranks that no model has, or of no model."""
+    from tahr.models.sharding.plan import MOST_RANKS
+
+    if not 1 <= n_ranks <= MOST_RANKS:
+        raise ConfigError(f"--tensor-parallel is {n_ranks}, but it must be a number of ranks from 1 to {MOST_RANKS}.")
+    if model is None:
+        raise ConfigError("--tensor-parallel says how a model would be shared: name the model too.")
+
+
+def check_model(model: str, quant: str | None, ram_budget: str | None = None, n_ranks: int | None = None) -> int:
     """Print what there is to say of a model; 1 if that could not be found out."""
     from tahr.cli.terminal.console import note
 
@@ -44,6 +60,8 @@ def check_model(model: str, quant: str | None, ram_budget: str | None = None) ->
     if found.files and not found.problem:
         try:
             print(printable("\n".join(["", *placement_table(plan_here(found.files, ram_budget))])))
+            if n_ranks is not None:
+                print(printable("\n".join(["", *sharding_table(found.files, n_ranks)])))
         except TahrError as error:
             found = found._replace(problem=str(error))
     if found.problem:
@@ -79,6 +97,25 @@ def placement_table(plan: "Placement") -> list[str]:
     rows = [(name, count, human_bytes(size), place) for name, count, size, place in [*weights, *pools, *sums]]
     width = max(len(name) for name, *_ in rows)
     return [f"{name:<{width}}  {count:>14}  {size:>10}  {place}".rstrip() for name, count, size, place in rows]
+
+
+def sharding_table(files: "ModelFiles", n_ranks: int) -> list[str]:
+    """Parts of every kind of tensor by rank, and their bytes."""
+    from tahr.hub.progress import human_bytes
+    from tahr.models.loader.load import open_model, sharding_of
+    from tahr.models.sharding.table import sharding_rows
+
+    plan = sharding_of(open_model(files.weights, files.directory), n_ranks)
+    found = sharding_rows(plan)
+    sizes = [*[row.n_bytes for row in found], tuple(map(plan.rank_bytes, range(n_ranks)))]
+    words = [(row.name, f"{row.n_tensors}", row.how, row.parts) for row in found]
+    rows = [("tensors", "", "each rank has", "of it"), *words, ("all", f"{len(plan.tensors)}", "", "")]
+    columns = [[f"rank {rank}" for rank in range(n_ranks)], *[list(map(human_bytes, each)) for each in sizes]]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join([*map(str.ljust, row, widths), *[f"{size:>9}" for size in column]]).rstrip()
+        for row, column in zip(rows, columns, strict=True)
+    ]
 
 
 def machine() -> list[str]:

@@ -244,6 +244,7 @@ class EndConfig:
     """Both ends of the layers: the embedding and the head. Multipliers are 1 where a family has none."""
 
     tied: bool = False
+    n_head_rows: int = 0  # rows of the head that one of several ranks has; 0: one for each token
     embed_scale: float = 1.0
     n_positions: int = 0  # rows of a learned table
     first_position: int = 0  # rows of that table before the one of position 0, where a file has them

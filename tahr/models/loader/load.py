@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -29,7 +29,11 @@ from tahr.models.parts.weights import NO_HOMES, Change, Progress, Weights, gguf_
 from tahr.offload.homes import Homes, refuse_homes
 from tahr.regular_file import read_start
 from tahr.weights import HostTensor, open_gguf, open_safetensors
+from tahr.weights.unread import without_data
 from tahr.weights.watch import refuse_changed
+
+if TYPE_CHECKING:
+    from tahr.models.sharding.plan import ShardingPlan
 
 MOST_JSON_BYTES = 16 << 20
 # Buffers of older checkpoints that follow from the configuration.
@@ -150,24 +154,20 @@ def load(
     quantize: str | None = None,
     lora_rows: int = 0,
     homes: Homes = NO_HOMES,
+    n_ranks: int = 1,
 ) -> Loaded:
     """Build the model on `backend`, quantising a float checkpoint if asked to; `progress` is called per tensor.
 
     The backend keeps `lora_rows` for adapters behind the matrix of each linear, see `Backend.join`. Tensors with one of
-    `homes` go there instead of the backend's usual place.
+    `homes` go there instead of the backend's usual place. With several ranks the decoder is one for each, see
+    `VirtualRanks`.
     """
     refuse_homes(homes, backend.homes, backend.name, backend.has_own_memory)
-    config = source.model_config()
-    encoding = source.encoding(config)
-    config = replace(config, generates=encoding is None)
-    if encoding and encoding.max_tokens:
-        config = replace(config, max_context=min(config.max_context, encoding.max_tokens))
-    tensors = canonical(source, config)
-    config = replace(config, tied=config.tied or tied_outside(source, tensors))
+    config, tensors, encoding = settled(source)
     change = changing(config, quantize, backend)
     weights = Weights(config, tensors, backend, progress, change=change, lora_rows=lora_rows, homes=homes)
     try:
-        decoder = family_of(config).build(config, weights)
+        decoder = built(source, weights, n_ranks)
         if encoding:
             decoder.encoding = encoding
             decoder.text_head = text_head(config, encoding, weights)
@@ -187,6 +187,37 @@ def load(
     if config.guess:
         log.append(f"The model was {config.guess}.")
     return Loaded(decoder, config, log, weights.counts.total_bytes, weights.counts.sizes, weights.counts.n_vector_bytes)
+
+
+def settled(source: OpenedModel) -> tuple[ModelConfig, Tensors, Encoding | None]:
+    """The model in numbers, its tensors by canonical names, and its way from texts to vectors, if it does not
+    generate."""
+    config = source.model_config()
+    encoding = source.encoding(config)
+    config = replace(config, generates=encoding is None)
+    if encoding and encoding.max_tokens:
+        config = replace(config, max_context=min(config.max_context, encoding.max_tokens))
+    tensors = canonical(source, config)
+    return replace(config, tied=config.tied or tied_outside(source, tensors)), tensors, encoding
+
+
+def built(source: OpenedModel, weights: Weights, n_ranks: int) -> Decoder:
+    """The decoder of a family, on one rank or on several."""
+    build = family_of(weights.config).build
+    if n_ranks == 1:
+        return build(weights.config, weights)
+    from tahr.models.sharding.building import build_ranks  # rarely needed, so not imported at start-up
+
+    return build_ranks(build, weights, sharding_of(source, n_ranks))
+
+
+def sharding_of(source: OpenedModel, n_ranks: int) -> "ShardingPlan":
+    """The parts of the model that so many ranks have; no matrix is read."""
+    from tahr.models.sharding.plan import plan_sharding
+
+    unread = {name: without_data(tensor) for name, tensor in source.tensors.items()}
+    config, tensors, _ = settled(replace(source, tensors=unread))
+    return plan_sharding(config, tensors, n_ranks)
 
 
 def tied_outside(source: OpenedModel, tensors: Mapping[str, HostTensor]) -> bool:

@@ -16,9 +16,16 @@ from tahr.offload.homes import Homes
 from tahr.weights.tensor import HostTensor
 
 Progress = Callable[[int, int], None]  # (tensors taken, tensors in all)
+Named = Callable[[Linear], Linear]  # a linear, under the name that it has on one of several ranks
 Change = Callable[[str, HostTensor], HostTensor]  # a matrix, and its canonical name, before the backend gets it
 
 NO_HOMES: Homes = {}
+
+
+def as_made(linear: Linear) -> Linear:
+    return linear
+
+
 # Numbers that mean nothing as weights without scales or indices kept elsewhere.
 NOT_WEIGHTS = frozenset(["I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0"])
 
@@ -179,6 +186,7 @@ class Weights:
         change: Change | None = None,
         lora_rows: int = 0,
         homes: Homes = NO_HOMES,
+        named: Named = as_made,
     ):
         self.config = config
         self.tensors = tensors
@@ -189,22 +197,23 @@ class Weights:
         self.change = change
         self.lora_rows = lora_rows  # adapter rows behind each linear of a layer
         self.homes = homes  # where tensors go that have another place than the backend's usual one
+        self.named = named
 
     def at(self, name: str) -> "Weights":
         """The tensors below `name`."""
         prefix = f"{self.prefix}{name}."
         given = (self.config, self.tensors, self.backend, self.progress)
-        return Weights(*given, prefix, self.counts, self.change, self.lora_rows, self.homes)
+        return Weights(*given, prefix, self.counts, self.change, self.lora_rows, self.homes, self.named)
 
     def of(self, config: ModelConfig) -> "Weights":
         """View of these tensors for layers of other numbers, which are not rounded and have no room for adapters."""
         given = (self.tensors, self.backend, self.progress, self.prefix, self.counts)
-        return Weights(config, *given, homes=self.homes)
+        return Weights(config, *given, homes=self.homes, named=self.named)
 
     def numbered(self, config: ModelConfig) -> "Weights":
         """View of these tensors for layers of other numbers, which are rounded like the model's."""
         given = (self.tensors, self.backend, self.progress, self.prefix, self.counts, self.change)
-        return Weights(config, *given, homes=self.homes)
+        return Weights(config, *given, homes=self.homes, named=self.named)
 
     def matrix(self, name: str, n_rows: int, n_cols: int) -> Weight:
         """The matrix `name`."""
@@ -232,8 +241,10 @@ class Weights:
 
     def _linear(self, name: str, n_rows: int, n_cols: int, bias: bool) -> Linear:
         weight = self.matrix(f"{name}.weight", n_rows, n_cols)
-        self.counts.linears[self.prefix + name] = LinearShape(n_rows, n_cols, weight.kernel)
-        return Linear(weight, self.vector(f"{name}.bias", n_rows) if bias else None, self.prefix + name)
+        linear = Linear(weight, self.vector(f"{name}.bias", n_rows) if bias else None, self.prefix + name)
+        linear = self.named(linear)
+        self.counts.linears[linear.name] = LinearShape(n_rows, n_cols, weight.kernel)
+        return linear
 
     def stack(self, name: str, n: int, n_rows: int, n_cols: int, bias: bool = False) -> Linear:
         """`n` linears as one: stored so, or one tensor per index."""
@@ -244,7 +255,8 @@ class Weights:
             parts = [self.find(f"{i}.{full}", (n_rows, n_cols)) for i in range(n)]
             tensor = stacked(self.prefix + full, parts)
         biases = self.find(f"{name}.bias", (n, n_rows)).dense().reshape(-1) if bias else None
-        return Linear(self.give(full, tensor), None if biases is None else self.upload(biases), self.prefix + name)
+        bias_vector = None if biases is None else self.upload(biases)
+        return self.named(Linear(self.give(full, tensor), bias_vector, self.prefix + name))
 
     def vector(self, name: str, width: int) -> Vector:
         """The bias `name`."""

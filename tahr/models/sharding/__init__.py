@@ -1,0 +1,1 @@
+"""One model over several ranks: what each has of every tensor."""
