@@ -7,9 +7,6 @@ REFUSED = {
     "olmo2": "olmo2 models",
     "olmo3": "olmo3 models",
     "stablelm_12b": r"with a tensor model\.layers\.0\.self_attn\.\w_norm\.0",
-    "falcon_rw": "falcon models with ALiBi",
-    "bloom": "bloom models",
-    "mpt": "mpt models",
     "qwen3_next": "qwen3_next models",
     "qwen3_5": "qwen3_5 models",
     "qwen3_5_moe": "qwen3_5_moe models",
@@ -19,13 +16,16 @@ REFUSED = {
     "granite4": "granitemoehybrid models",
     "granite4_h": "granitemoehybrid models",
     "granite4_h_dense": "granitemoehybrid models",
-    "llama4": "llama4 models",
-    "llama4_chunks": "llama4 models",
     "bitnet": "bitnet models",
     "bitnet_silu": "bitnet models",
-    "deepseek_v2": "deepseek_v2 models",
-    "deepseek_v3": "deepseek_v3 models",
-    "glm4_moe_lite": "glm4_moe_lite models",
-    "mistral4": "mistral4 models",
 }
 SHARED = [case for case in CASES if case not in REFUSED]
+# Numbers of ranks that all heads can be shared by.
+BY_SIX_HEADS = ("bloom", "mpt")
+
+
+def ranks_of(case: str) -> tuple[int, ...]:
+    return (2, 3) if case in BY_SIX_HEADS else (2, 4)
+
+
+WITH_RANKS = [(case, n_ranks) for case in SHARED for n_ranks in ranks_of(case)]

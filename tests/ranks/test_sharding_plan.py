@@ -15,7 +15,7 @@ from model_cases import CASES, make_weights, shapes
 from model_files import write_hf
 from random_weights import random_tensor
 from released_configs import RELEASED
-from sharded_cases import REFUSED, SHARED
+from sharded_cases import REFUSED, SHARED, WITH_RANKS
 from tahr.cli.main import main
 from tahr.errors import ConfigError, UnsupportedModel
 from tahr.models.loader.load import OpenedModel, open_model, settled, sharding_of
@@ -46,8 +46,7 @@ def covered(tensor: ShardedTensor) -> Counter[int]:
     return Counter(i for part in tensor.parts for i in part)
 
 
-@pytest.mark.parametrize("n_ranks", [1, 2, 4])
-@pytest.mark.parametrize("case", SHARED)
+@pytest.mark.parametrize(("case", "n_ranks"), [*WITH_RANKS, ("llama", 1)])
 def test_every_number_belongs_to_one_rank_or_to_as_many_as_the_rule_says(
     case: str, n_ranks: int, tmp_path: Path
 ) -> None:
@@ -195,6 +194,16 @@ def test_rows_of_a_matrix_are_a_view_of_the_file() -> None:
     part = cut_axis(tensor, 0, range(2, 4))
     assert np.shares_memory(part.data, tensor.data)
     assert (part.n_bytes, part.start) == (tensor.n_bytes // 4, tensor.n_bytes // 4)
+
+
+def test_ranks_have_whole_matrices_of_stacks_and_all_of_a_latent() -> None:
+    """Heads of latent attention are matrices of two stacks; what tokens keep is one vector for all heads."""
+    plan = sharding_of(opened(CASES["deepseek_v3"], form="F32"), 2)
+    at = "model.layers.1.self_attn"
+    assert plan.tensors[f"{at}.k_b_proj.weight"].rank_shape(1) == (2, 32, 16)
+    assert plan.tensors[f"{at}.v_b_proj.weight"].rank_shape(1) == (2, 24, 32)
+    assert plan.tensors[f"{at}.o_proj.weight"].rank_shape(1) == (64, 48)
+    assert plan.tensors[f"{at}.kv_a_proj.weight"].how == "whole"
 
 
 # ---- released models ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from model_runs import Part, Runs
 from quantised_files import CASES as PACKED
 from quantised_files import joined
 from random_weights import LOW_BIT, NATIVE, random_tensor
-from sharded_cases import SHARED
+from sharded_cases import SHARED, ranks_of
 from tahr.backends.api import Backend, Rows
 from tahr.models.loader import Loaded, OpenedModel, load, open_model
 from tahr.models.lora import AdapterTarget
@@ -67,12 +67,14 @@ def check(model: OpenedModel, be: Backend, ranks: Sequence[int] = RANKS) -> None
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize("case", SHARED)
 def test_families(case: str, name: str, tmp_path: Path) -> None:
-    check(open_model([], write_hf(tmp_path, CASES[case], make_weights(CASES[case]))), backend(name))
+    check(open_model([], write_hf(tmp_path, CASES[case], make_weights(CASES[case]))), backend(name), ranks_of(case))
 
 
-@pytest.mark.parametrize("case", full_but(["llama", "qwen3_moe", "phi3"], [c for c in SHARED if c not in NO_GGUF]))
+@pytest.mark.parametrize(
+    "case", full_but(["llama", "qwen3_moe", "phi3", "deepseek_v3"], [c for c in SHARED if c not in NO_GGUF])
+)
 def test_gguf_files(case: str) -> None:
-    check(open_model(to_gguf(CASES[case], make_weights(CASES[case]))), backend("cpu"))
+    check(open_model(to_gguf(CASES[case], make_weights(CASES[case]))), backend("cpu"), ranks_of(case))
 
 
 # Two heads of 128 numbers are a block of 256, on each of four ranks.

@@ -1,7 +1,7 @@
 """A model in numbers: one frozen record, whatever file it was read from."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tahr.backends.api import Activation, AttentionScaling, RopeStyle, StateSpaceSizes
 from tahr.errors import CorruptFile
@@ -76,6 +76,13 @@ class LatentConfig:
     nope_dim: int  # numbers of a query that are not rotated
     rope_dim: int  # numbers of a query that are rotated
     value_dim: int
+
+
+class HeadPart(NamedTuple):
+    """The query heads of one rank: the first of them, and how many all ranks have."""
+
+    first: int
+    n_all: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +210,7 @@ class AttentionConfig:
     attn_scaling: AttentionScaling | None = None
     rope_style: RopeStyle = "halves"
     alibi: float = 0.0  # the steepest slope is 2^-alibi per head; 0: none
+    head_part: HeadPart | None = None  # the heads that one of several ranks has; None: there is one rank
     alibi_scaled: bool = False  # slopes count as part of the scores that are scaled
     qkv_bias: bool = False
     out_bias: bool = False

@@ -112,14 +112,13 @@ def head_norms(cfg: ModelConfig, w: Weights, has_gains: bool) -> HeadNorms:
 
 def alibi_slopes(cfg: ModelConfig) -> list[float]:
     """2^(-alibi / n), 2^(-2 * alibi / n), ... for n heads. Where n is no power of two, the slopes of the next one, of
-    which every other come last."""
-    n = 1 << (cfg.n_heads - 1).bit_length()
+    which every other come last. A rank has those of its heads."""
+    (first, n_heads) = cfg.head_part or (0, cfg.n_heads)
+    n = 1 << (n_heads - 1).bit_length()
     steepest = cfg.attn_scale if cfg.alibi_scaled else 1.0
     slopes = [steepest * 2 ** (-cfg.alibi * (i + 1) / n) for i in range(n)]
-    if n == cfg.n_heads:
-        return slopes
-    in_order = slopes[1::2] + slopes[::2]
-    return in_order[: cfg.n_heads]
+    in_order = slopes if n == n_heads else slopes[1::2] + slopes[::2]
+    return in_order[first : first + cfg.n_heads]
 
 
 def key_mean(cfg: ModelConfig, rope: RopeConfig, w: Weights) -> Vector:

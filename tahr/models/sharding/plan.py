@@ -148,4 +148,6 @@ def shared_axis(name: str, tensor: HostTensor, rule: ShardRule) -> int:
     is_matrix = n_axes > 1 and name.endswith(".weight")
     if 0 in tensor.shape or not n_axes:
         raise CorruptFile(f"Tensor {tensor.name} has no numbers; the file is damaged, fetch the model again.")
+    if rule.axis == "matrices":
+        return 0
     return n_axes - 2 if is_matrix and rule.axis == "rows" else n_axes - 1

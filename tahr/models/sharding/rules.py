@@ -5,9 +5,9 @@ from typing import Literal, NamedTuple
 
 from tahr.models.config.record import ModelConfig
 
-# Parts of a tensor that a rank has: all of it; some rows; some columns, so that products are sums over ranks; all of it
-# on the first rank alone, because it is added to such a sum.
-Axis = Literal["whole", "rows", "columns", "first"]
+# Parts of a tensor that a rank has: all of it; some rows; some columns, so that products are sums over ranks; some
+# matrices of a stack; all of it on the first rank alone, because it is added to such a sum.
+Axis = Literal["whole", "rows", "columns", "matrices", "first"]
 
 QUERY_HEADS = "query heads"
 KEY_HEADS = "key heads"
@@ -35,6 +35,9 @@ RULES: tuple[tuple[str, ShardRule], ...] = (
     (r"layer\.self_attn\.q_proj", ShardRule("rows", QUERY_HEADS)),
     (r"layer\.self_attn\.[kv]_proj", ShardRule("rows", KEY_HEADS)),
     (r"layer\.self_attn\.o_proj", ShardRule("columns", QUERY_HEADS)),
+    (r"layer\.self_attn\.q_(nope|rope)_proj", ShardRule("rows", QUERY_HEADS)),
+    (r"layer\.self_attn\.[kv]_b_proj", ShardRule("matrices", QUERY_HEADS)),
+    (r"layer\.self_attn\.(q_a_proj|q_a_layernorm|kv_a_proj|kv_a_layernorm|k_rope_proj)", WHOLE),
     (r"layer\.self_attn\.sinks", ShardRule("rows", QUERY_HEADS)),
     (r"layer\.self_attn\.q_norm", ShardRule("rows", QUERY_HEADS)),
     (r"layer\.self_attn\.k_norm", ShardRule("rows", KEY_HEADS)),
@@ -52,8 +55,11 @@ COMPILED = tuple((re.compile(pattern), rule) for pattern, rule in RULES)
 # Families whose tensors the rules describe.
 SHARDED = frozenset(
     [
+        "bloom",
         "cohere",
         "cohere2",
+        "deepseek_v2",
+        "deepseek_v3",
         "falcon",
         "gemma",
         "gemma2",
@@ -61,6 +67,7 @@ SHARDED = frozenset(
         "glm",
         "glm4",
         "glm4_moe",
+        "glm4_moe_lite",
         "gpt2",
         "gpt_bigcode",
         "gpt_neox",
@@ -69,11 +76,14 @@ SHARDED = frozenset(
         "granitemoe",
         "internlm3",
         "llama",
+        "llama4",
         "minicpm",
         "ministral",
         "ministral3",
         "mistral",
+        "mistral4",
         "mixtral",
+        "mpt",
         "phi",
         "phi3",
         "phimoe",
@@ -104,7 +114,6 @@ def obstacle(cfg: ModelConfig) -> str:
     found = (
         (bool(cfg.vision or cfg.audio or cfg.chat_vision), "models with a tower"),
         (cfg.family not in SHARDED, f"{cfg.family} models"),
-        (bool(cfg.alibi), f"{cfg.family} models with ALiBi"),
         (cfg.bidirectional or not cfg.generates, "models that embed or score texts"),
         (any(kind.n_kv_heads or kind.head_dim or kind.ffn_width for kind in cfg.kinds), "layers of several sizes"),
     )

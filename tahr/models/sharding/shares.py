@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from tahr.models.config.record import ModelConfig
+from tahr.models.config.record import HeadPart, ModelConfig
 from tahr.models.sharding.rules import EXPERT_FFN, FFN, KEY_HEADS, QUERY_HEADS, SHARED_FFN, VOCABULARY
 
 # The part of every rank, by what is counted.
@@ -38,10 +38,11 @@ def heads_of(cfg: ModelConfig, block: int, n_ranks: int) -> dict[str, tuple[rang
     n_kv_heads = cfg.n_kv_heads
     if n_heads % n_ranks or (n_kv_heads % n_ranks and n_ranks % n_kv_heads):
         raise Indivisible(f"{n_heads} query heads and {n_kv_heads} key heads are no whole groups on every rank")
-    width = n_heads // n_ranks * cfg.head_dim
+    head_width = cfg.latent.value_dim if cfg.latent else cfg.head_dim
+    width = n_heads // n_ranks * head_width
     if width % block:
         raise Indivisible(
-            f"{n_heads // n_ranks} heads of {cfg.head_dim} numbers are no whole blocks of {block}, which the matrix "
+            f"{n_heads // n_ranks} heads of {head_width} numbers are no whole blocks of {block}, which the matrix "
             "behind attention is stored in"
         )
     n_each = max(1, n_kv_heads // n_ranks)
@@ -79,6 +80,7 @@ def rank_config(cfg: ModelConfig, shares: Shares, rank: int) -> ModelConfig:
     return replace(
         cfg,
         n_heads=n_of[QUERY_HEADS],
+        head_part=HeadPart(shares[QUERY_HEADS][rank].start, cfg.n_heads),
         n_kv_heads=n_of[KEY_HEADS],
         ffn_width=n_of.get(FFN, cfg.ffn_width),
         moe=moe,
