@@ -1,5 +1,6 @@
 """Options about weights that do not fit, and the backends that have a mechanism for them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -7,7 +8,7 @@ from tahr.backends.api import Backend
 from tahr.backends.host.memory import host_total_bytes
 from tahr.config import EngineConfig
 from tahr.config.sizes import parse_size
-from tahr.errors import ConfigError
+from tahr.errors import ConfigError, LoadError
 from tahr.offload.homes import ON_HOST
 from tahr.offload.policy import OffloadPolicy
 
@@ -32,6 +33,7 @@ OPTIONS = {
 }
 
 
+MOST_BUDGET = 1 << 60
 KV_SHARE = 4  # share of a budget that keys and values may take where nobody says how much: one n-th
 
 
@@ -50,7 +52,39 @@ def within_budget(config: EngineConfig) -> EngineConfig:
     """The configuration with a bound on keys and values that leaves room for weights."""
     if config.ram_budget is None or config.kv_bytes is not None:
         return config
-    return replace(config, kv_bytes=budget_bytes(config) // KV_SHARE)
+    return replace(config, kv_bytes=kv_share(config))
+
+
+def kv_share(config: EngineConfig) -> int:
+    """The bytes of a budget that keys and values get where nobody says how much."""
+    return max(1, budget_bytes(config) // KV_SHARE)
+
+
+def with_budget(config: EngineConfig, n_bytes: int) -> EngineConfig:
+    """A bounded configuration with another budget, of which keys and values get their share if they had it before."""
+    kv_bytes = None if config.kv_bytes == kv_share(config) else config.kv_bytes
+    return within_budget(replace(config, ram_budget=str(n_bytes), kv_bytes=kv_bytes))
+
+
+def least_budget(plan: Callable[[int], object], too_small: int) -> int | None:
+    """The least budget that a plan can be made with, to a thousandth; None: no budget is large enough."""
+
+    def is_enough(n_bytes: int) -> bool:
+        try:
+            plan(n_bytes)
+        except (ConfigError, LoadError):
+            return False
+        return True
+
+    enough = max(2 * too_small, 1 << 16)
+    while not is_enough(enough):
+        too_small, enough = enough, 2 * enough
+        if enough > MOST_BUDGET:
+            return None
+    while enough - too_small > enough // 1000:
+        middle = (too_small + enough) // 2
+        too_small, enough = (too_small, middle) if is_enough(middle) else (middle, enough)
+    return enough
 
 
 def held_weight_bytes(config: EngineConfig, n_weight_bytes: int, n_kv_bytes: int) -> int:

@@ -1,6 +1,6 @@
 """Size of a model on a backend, from the headers of its files: the model is built of tensors without bytes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, cast
@@ -10,7 +10,8 @@ import numpy as np
 from tahr.backends.api import Backend, JoinedLinears, Linear, Vector, Weight
 from tahr.backends.host.budget import HOST_SHARE
 from tahr.config import EngineConfig
-from tahr.loading.budgets import budget_bytes, policy_of, refuse_budgets
+from tahr.errors import ConfigError, LoadError
+from tahr.loading.budgets import budget_bytes, least_budget, policy_of, refuse_budgets, with_budget
 from tahr.loading.capacity import KVGroup, kv_groups, state_bytes
 from tahr.loading.memory_plan import MemoryPlan, check_kv_dtype, plan_memory
 from tahr.loading.placement import DeviceFacts, Placement, Pool, place, refuse_too_large
@@ -20,7 +21,7 @@ from tahr.loading.virtual_ranks import refuse_beside_ranks
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import Loaded, OpenedModel, load
 from tahr.offload.homes import Panels, TensorSize
-from tahr.offload.plan import plan_paging
+from tahr.offload.plan import PagedPlan, plan_paging, refuse_budget
 from tahr.weights.tensor import HostTensor
 from tahr.weights.unread import without_data
 
@@ -133,18 +134,44 @@ def plan_of(
         refuse_too_large(place(sizes, devices), least)
     row_pools = row_pools_of(loaded.decoder, config)
     sizing.n_row_bytes = sum(pool.n_bytes for pool in row_pools)
-    memory = plan_memory(cast(Backend, sizing), loaded.decoder, config, drafted, whole_texts)
-    pools = [*pools_of(memory, sizing.n_lora_bytes), *row_pools]
+
+    def pools_within(config: EngineConfig) -> list[Pool]:
+        memory = plan_memory(cast(Backend, sizing), loaded.decoder, config, drafted, whole_texts)
+        return [*pools_of(memory, sizing.n_lora_bytes), *row_pools]
+
     if config.ram_budget is None:
-        return place(sizes, devices, pools)
-    moe = loaded.config.moe
-    used_share = moe.n_active / moe.n_experts if moe else 1.0
-    budget = budget_bytes(config)
-    n_pool_bytes = sum(pool.n_bytes for pool in pools)
-    paged = plan_paging(sizes, budget, policy_of(config), len(loaded.decoder.layers), n_pool_bytes, used_share)
+        return place(sizes, devices, pools_within(config))
+    pools, paged = paged_within(config, sizes, loaded, pools_within)
     placed = place(sizes, devices, pools, paged)
     refuse_too_large(placed, least)
     return placed
+
+
+def paged_within(
+    config: EngineConfig,
+    sizes: Mapping[str, TensorSize],
+    loaded: Loaded,
+    pools_within: Callable[[EngineConfig], list[Pool]],
+) -> tuple[list[Pool], PagedPlan]:
+    """Pools, and homes of the tensors beside them; a budget that is too small is refused with the least that works."""
+    moe = loaded.config.moe
+    used_share = moe.n_active / moe.n_experts if moe else 1.0
+
+    def plan(config: EngineConfig) -> tuple[list[Pool], PagedPlan]:
+        pools = pools_within(config)
+        n_bytes = sum(pool.n_bytes for pool in pools)
+        policy = policy_of(config)
+        return pools, plan_paging(sizes, budget_bytes(config), policy, len(loaded.decoder.layers), n_bytes, used_share)
+
+    try:
+        return plan(config)
+    except (ConfigError, LoadError):
+        budget = budget_bytes(config)
+        # The memory of pools grows with the budget, so what this plan lacked does not say which budget suffices.
+        least = least_budget(lambda n_bytes: plan(with_budget(config, n_bytes)), budget)
+        if least is None:
+            raise
+        refuse_budget(budget, least, policy_of(config))
 
 
 def least_pool_bytes(decoder: Decoder, config: EngineConfig, backend: Backend) -> int:

@@ -5,7 +5,7 @@ many as there is memory for.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from tahr.errors import LoadError
 from tahr.offload.homes import Home, Homes, SlotArena, TensorSize, read_bytes
@@ -158,11 +158,12 @@ def plan_groups(shares: Sequence[tuple[Group, int]], policy: OffloadPolicy, used
     return PagedPlan({name: PAGED for group, _ in shares for name in group.sizes}, arenas, int(read))
 
 
-def refuse_budget(budget: int, least: int, policy: OffloadPolicy) -> None:
+def refuse_budget(budget: int, least: int, policy: OffloadPolicy) -> NoReturn:
     """Refuse a budget below what the model can run in."""
     pinned = policy.pin_embeddings or policy.pin_output_head or policy.pin_last_n_layers
+    least_mb = -(-least // 10**5) / 10  # rounded up, so that what is said is enough
     raise LoadError(
-        f"A ram_budget of {budget / 1e6:.1f} MB is too small for this model: with two layers, or all experts of one, "
-        f"in memory at a time, and its cache beside them, it needs at least {least / 1e6:.1f} MB. Raise the budget, "
-        f"use a smaller context (-c){', pin less' if pinned else ''} or choose a smaller model."
+        f"A ram_budget of {budget / 1e6:.1f} MB is too small for this model: with two layers, its head or all experts "
+        f"of one layer in memory at a time, and its cache beside them, it needs at least {least_mb:.1f} MB. Raise the "
+        f"budget, use a smaller context (-c){', pin less' if pinned else ''} or choose a smaller model."
     )

@@ -23,6 +23,9 @@ MOST = 1 << 16
     [
         (b"\x00" * 100, "invalid_line"),
         (b"\xff\xfe{}", "invalid_line"),
+        (b'{"custom_id": "\xff", ' + GOOD.encode() + b"}", "invalid_line"),
+        (b'{"custom_id": "a", "method": "\xff"}', "invalid_line"),
+        (b'{"custom_id": "a", "\xff": 1}', "invalid_line"),
         (b"[]", "invalid_line"),
         (b"null", "invalid_line"),
         (b"{" * 20_000, "invalid_line"),
@@ -90,6 +93,22 @@ def test_lines_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(read_lines(io.BytesIO(b"x\n" * 10), MOST))) == 10
     with pytest.raises(ConfigError, match="more than 10 lines: split it"):
         list(read_lines(io.BytesIO(b"\n" * 11), MOST))
+
+
+@pytest.mark.parametrize("body", [b'{"prompt": "\xff"}', b'{"\xff": 1}', b'{"stream": "\xff"}'])
+def test_bodies_that_are_not_utf8_are_left_to_their_routes(body: bytes) -> None:
+    line = b'{"custom_id": "a", ' + GOOD.encode().replace(b"{}", body) + b"}"
+    assert bytes(parse(line, MOST).body) == body
+
+
+@pytest.mark.parametrize("line", [b'{"id": "\xff"}', b'{"id": {"a": 1}}', b"[" * 20_000, b"\xff\xfe"])
+def test_results_that_no_batch_wrote(tmp_path: Path, line: bytes) -> None:
+    out, errors, requests = (tmp_path / name for name in ("out", "errors", "in"))
+    requests.write_text("{}")
+    out.write_bytes(line + b"\n")
+    with requests.open("rb") as file, pytest.raises(ConfigError, match="no batch of Tahr wrote"):
+        ResultFiles(out, errors, file)
+    assert out.read_bytes() == line + b"\n"
 
 
 @pytest.mark.parametrize("number", [0, 1_000_001, 9_999_999])

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from tahr import LLM, SamplingParams
 from tahr.backends import open_backend
 from tahr.cli.main import main
 from tahr.config import EngineConfig
-from tahr.errors import LoadError, OffloadEof, WeightsChanged
+from tahr.errors import ConfigError, LoadError, OffloadEof, WeightsChanged
 from tahr.loading.builder import assemble
 from tahr.models.loader.load import load
 from tahr.offload.homes import Panels, TensorSize
@@ -102,6 +103,28 @@ def test_texts_within_a_budget_are_those_without(stories: Path) -> None:
     assert any("MB paged" in line for line in assemble(str(stories), within("1100k")).log)
     with pytest.raises(LoadError, match=r"ram_budget of 0\.3 MB is too small .* at least \d+\.\d MB"):
         told(stories, "300k")
+
+
+@pytest.mark.parametrize("context", [None, 64])
+@pytest.mark.parametrize("budget", ["1", "3", "1k", "60k", "400k", "700k"])
+def test_the_least_that_a_sentence_says_is_enough(stories: Path, budget: str, context: int | None) -> None:
+    """Nobody says how much keys and values take, so they take more of a larger budget."""
+    config = EngineConfig(backend="cpu", n_threads=1, ram_budget=budget, context_size=context)
+    with pytest.raises(LoadError, match=r"ram_budget .* is too small") as refused:
+        assemble(str(stories), config)
+    said = re.search(r"needs at least (\d+\.\d) MB", str(refused.value))
+    assert said
+    least = round(float(said[1]) * 1e6)
+    assert assemble(str(stories), replace(config, ram_budget=str(least))).engine
+    with pytest.raises(LoadError, match=f"needs at least {said[1]} MB"):
+        assemble(str(stories), replace(config, ram_budget=str(least - 200_000)))
+
+
+def test_a_budget_that_no_size_would_mend(stories: Path) -> None:
+    """The sentence is that about the other setting."""
+    config = EngineConfig(backend="cpu", n_threads=1, ram_budget="400k", kv_dtype="q7")
+    with pytest.raises(ConfigError, match="KV type 'q7'"):
+        assemble(str(stories), config)
 
 
 def test_doctor_prints_the_plan(stories: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from tahr.errors import ConfigError
+from tahr.server.bodies.decoding import MALFORMED
 
 MAX_LINES = 1_000_000
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
@@ -76,7 +77,7 @@ def parse(data: bytes | None, most_bytes: int) -> BatchRequest:
         raise LineError("line_too_long", f"The line has more than {most_bytes} bytes: send less.")
     try:
         request = msgspec.json.decode(data, type=BatchRequest)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         form = '{"custom_id": "...", "method": "POST", "url": "/v1/chat/completions", "body": {...}}'
         raise LineError("invalid_line", f"The line is not a request ({error}): write {form}.") from None
     if request.method != "POST":
@@ -92,7 +93,7 @@ def parse(data: bytes | None, most_bytes: int) -> BatchRequest:
 def is_streamed(body: Raw) -> bool:
     try:
         return bool(msgspec.json.decode(body, type=Streamed).stream)
-    except (msgspec.DecodeError, RecursionError):  # its route says what is wrong
+    except MALFORMED:  # its route says what is wrong
         return False
 
 
@@ -100,5 +101,5 @@ def custom_id_of(data: bytes | None) -> str | None:
     """The name of a request, if its line has got as far as that."""
     try:
         return msgspec.json.decode(data or b"", type=Named).custom_id
-    except (msgspec.DecodeError, RecursionError):
+    except MALFORMED:
         return None

@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 
 from tahr.errors import ConfigError
 from tahr.server.batches.lines import MAX_LINES, InputLine
+from tahr.server.bodies.decoding import MALFORMED
 
 log = logging.getLogger("tahr.server")
 
@@ -116,7 +117,7 @@ class ResultFiles:
     def _take(self, path: Path, data: bytes) -> None:
         try:
             found = ID.fullmatch(msgspec.json.decode(data, type=Identified).id)
-        except (msgspec.DecodeError, RecursionError):
+        except MALFORMED:
             found = None
         number = int(found[1]) if found else 0
         if not found or not 0 < number <= MAX_LINES:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from tahr.server.http.errors import HttpError, bad_field
 
 Body = TypeVar("Body", bound=Struct)
+MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # what bytes that are not JSON raise
 Inert = Any  # a field that cannot change the output: whatever it holds is ignored
 
 Limited = Any  # a field of which only the values in ONLY can be honoured
@@ -42,7 +43,7 @@ def decode(decoder: "msgspec.json.Decoder[Body]", data: bytes) -> Body:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
         raise wrong_field(str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise HttpError(400, f"The body is not JSON ({error}): send one JSON object in UTF-8.") from error
 
 
