@@ -8,6 +8,8 @@ from typing import Any
 
 from tahr.errors import CorruptFile
 
+MOST_SHOWN = 8  # items of a list in a sentence
+
 
 @dataclass(frozen=True, slots=True)
 class Fields:
@@ -68,11 +70,19 @@ class Fields:
 
     def wrong(self, name: str, wanted: str) -> CorruptFile:
         value = self.get(name)
-        found = "is missing" if value is None else f"is {repr(value)[:80]}"
+        found = "is missing" if value is None else f"is {shown(value)}"
         return CorruptFile(
             f"In {self.where}, {self.prefix}{name} {found}, but it must be {wanted}. "
             "The file is damaged or belongs to another model; fetch the model again."
         )
+
+
+def shown(value: Any) -> str:
+    """A value as a sentence says it; a list of a GGUF may have millions of items."""
+    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    if is_list and len(value) > MOST_SHOWN:
+        return f"a list of {len(value)} items"
+    return repr(list(value) if is_list else value)[:80]
 
 
 def holds(low: float, value: Any, high: float) -> bool:

@@ -26,7 +26,7 @@ def may_see(model: OpenedModel) -> bool:
 def with_tower(model: OpenedModel, path: Path) -> OpenedModel:
     """A GGUF model that reads images with the tower in another file, which must be its own."""
     found = open_gguf(path)
-    f = Fields(found.metadata, f"The metadata of {path.name}")
+    f = Fields(found.metadata, f"the metadata of {path.name}")
     kind = check_kind(f, str(model.config.get("general.architecture")))
     described = as_config(f, kind, found.tensors)
     vision = described["vision_config"]

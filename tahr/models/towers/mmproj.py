@@ -19,6 +19,10 @@ KINDS = {
     "qwen35moe": ("qwen3vl_merger",),
     "gemma3": (GEMMA3,),
 }
+LAYER_NORMED = (GEMMA3, "qwen2vl_merger", "qwen3vl_merger")  # kinds whose norms have biases
+PATCH_BIASED = (GEMMA3, "qwen3vl_merger")
+NORM = re.compile(r"v\.(?:post_ln|blk\.\d{1,9}\.ln[12]|deepstack\.\d{1,9}\.norm)\.weight")
+OF_LAYER = re.compile(r"v\.blk\.(\d{1,9})\.(.+)")
 PLACEHOLDERS = {GEMMA3: "<image_soft_token>"}
 PLACEHOLDER = "<|image_pad|>"  # where the kind has no other
 SCALE = 4  # patches on a side of a square of Gemma 3's, where the file does not say
@@ -58,13 +62,13 @@ SWAPPED = {**LAYER, "ffn_up": LAYER["ffn_down"], "ffn_down": LAYER["ffn_up"]}
 def check_kind(f: Fields, architecture: str) -> str:
     """The kind of a tower that belongs to text models of that architecture."""
     if f.text("general.architecture") != "clip" or not f.flag("clip.has_vision_encoder"):
-        raise UnsupportedModel(f"{f.where} is of no tower that reads images: give the model's own mmproj file.")
+        raise UnsupportedModel(f"In {f.where}, there is no tower that reads images: give the model's own mmproj file.")
     kind = f.text("clip.vision.projector_type") or f.text("clip.projector_type")
     if kind in KINDS.get(architecture, ()):
         return kind
     known = ", ".join(sorted({name for names in KINDS.values() for name in names}))
     raise UnsupportedModel(
-        f"{f.where} is of a tower of the kind {kind[:80]!r}, which does not belong to a text model of architecture "
+        f"In {f.where}, the tower is of the kind {kind[:80]!r}, which does not belong to a text model of architecture "
         f"{architecture!r}. Tahr has {known}: give the model's own mmproj file."
     )
 
@@ -72,6 +76,7 @@ def check_kind(f: Fields, architecture: str) -> str:
 def as_config(f: Fields, kind: str, tensors: Mapping[str, HostTensor]) -> dict[str, Any]:
     """The fields that a config.json with the same tower has."""
     part = Fields(f.values, f.where, prefix="clip.vision.")
+    check_whole(part, kind, tensors)
     if kind == GEMMA3:
         return fixed_config(f, part, tensors)
     width = part.count("embedding_length", limits.MOST_WIDTH)
@@ -120,6 +125,24 @@ def fixed_config(f: Fields, part: Fields, tensors: Mapping[str, HostTensor]) -> 
         "patch_size": patch,
     }
     return {"vision_config": vision, "mm_tokens_per_image": (image // patch // scale) ** 2}
+
+
+def check_whole(part: Fields, kind: str, tensors: Mapping[str, HostTensor]) -> None:
+    """Refuse towers without parts that other kinds do not have: without them a tower would see something else."""
+    parts: dict[int, set[str]] = {}
+    for found in filter(None, map(OF_LAYER.fullmatch, tensors)):
+        parts.setdefault(int(found[1]), set()).add(found[2])
+    if parts.keys() != set(range(part.count("block_count", limits.MOST_LAYERS))):
+        raise part.wrong("block_count", f"the {len(parts)} layers of the file, from 0 on")
+    usual = set[str]().union(*parts.values())
+    names = [f"v.blk.{i}.{name}" for i in sorted(parts) for name in sorted(usual - parts[i])]
+    if kind in LAYER_NORMED:
+        names += [name.replace(".weight", ".bias") for name in tensors if NORM.fullmatch(name)]
+    if kind in PATCH_BIASED:
+        names.append("v.patch_embd.bias")
+    for name in names:
+        if name not in tensors:
+            raise CorruptFile(f"The tower has no {name[:80]}; fetch the mmproj file again.")
 
 
 def mlp_width(tensors: Mapping[str, HostTensor], width: int) -> int:
