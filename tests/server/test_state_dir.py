@@ -198,6 +198,36 @@ def test_a_log_that_somebody_deletes_ends_no_request(
     assert kept.ids() == ["a", "b"] and "The state cannot be written" in caplog.text
 
 
+@pytest.mark.parametrize("becomes", ["nothing", "another"])
+def test_a_folder_that_is_deleted_is_said(kept: Kept, caplog: pytest.LogCaptureFixture, becomes: str) -> None:
+    """What is written into a file without a name, no later server finds."""
+    kept.store.add("me", response("a"))
+    away = kept.folder.with_name("away")
+    kept.folder.rename(away)
+    if becomes == "another":
+        kept.folder.mkdir()
+        (kept.folder / FILE).write_bytes(b"")
+    for id in "bc":
+        kept.store.add("me", response(id))
+    assert kept.ids() == ["a", "b", "c"]
+    assert [record.getMessage().split("(")[0] for record in caplog.records] == ["The state cannot be written "]
+    if becomes == "another":
+        (kept.folder / FILE).unlink()
+        kept.folder.rmdir()
+    away.rename(kept.folder)
+    kept.store.flush(at_once=True)
+    assert kept.rows() == ["a", "b", "c"]
+
+
+def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    StateFile(folder).close()
+    (folder / FILE).chmod(0o664)
+    made = StateFile(folder)
+    assert (folder / FILE).stat().st_mode & 0o777 == 0o600
+    made.close()
+
+
 def test_a_checkpoint_brings_it_to_the_disk(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_file, "CHECKPOINT_BYTES", 1000)
     monkeypatch.setattr(state_file, "LOG_BYTES", 1 << 20)

@@ -47,7 +47,11 @@ def opened(path: Path, busy_ms: int = BUSY_MS) -> sqlite3.Connection:
     """The database, checked and of the newest version, or a new one."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     found = os.fstat(descriptor)
-    os.close(descriptor)
+    try:
+        if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
+            os.fchmod(descriptor, 0o600)
+    finally:
+        os.close(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         what = "has another name, too" if stat.S_ISREG(found.st_mode) else "is not a regular file"
         raise ConfigError(f"{path} {what}: name another --state-dir.")
@@ -58,6 +62,12 @@ def opened(path: Path, busy_ms: int = BUSY_MS) -> sqlite3.Connection:
         database.close()
         raise
     return database
+
+
+def place_of(path: Path) -> tuple[int, int]:
+    """The file itself, whatever becomes of its name."""
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 class MemoryState:

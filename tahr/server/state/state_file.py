@@ -1,5 +1,6 @@
 """A folder where a server keeps what is to outlive it: stored responses, keys and usage, in a database of SQLite."""
 
+import errno
 import fcntl
 import logging
 import math
@@ -16,7 +17,7 @@ import msgspec
 
 from tahr.errors import ConfigError
 from tahr.server.conversations.store import KeptResponse, StoredItem, StoredItems, StoredResponse
-from tahr.server.state.database import FILE, Change, opened, reason_of, transaction, unusable
+from tahr.server.state.database import FILE, Change, opened, place_of, reason_of, transaction, unusable
 
 log = logging.getLogger("tahr.server")
 
@@ -45,6 +46,7 @@ class StateFile:
         self._path = folder / FILE
         try:
             self._database = opened(self._path)
+            self._place = place_of(self._path)
         except (sqlite3.Error, OSError) as error:
             self._lock.close()
             raise unusable(folder, error) from None
@@ -69,7 +71,7 @@ class StateFile:
             found = linked(made, {row[0]: row[2] for row in rows})
             lost = made.keys() - {kept.response.id for kept in found}
             self._write([("DELETE FROM responses WHERE id = ?", (id,)) for id in lost])
-        except (sqlite3.Error, msgspec.MsgspecError, TypeError, ValueError) as error:
+        except (sqlite3.Error, OSError, msgspec.MsgspecError, TypeError, ValueError) as error:
             raise self.refused(error) from None
         return found
 
@@ -163,6 +165,9 @@ class StateFile:
                 self._commit_all(changes)
 
     def _commit_all(self, changes: Sequence[Change]) -> None:
+        # A file without a name takes writes that no later server finds.
+        if place_of(self._path) != self._place:
+            raise FileNotFoundError(errno.ENOENT, "its database was replaced")
         with transaction(self._database):
             for statement, values in changes:
                 self._database.execute(statement, values)
