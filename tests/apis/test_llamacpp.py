@@ -186,6 +186,11 @@ def test_what_is_refused(client: httpx.Client, body: dict[str, Any]) -> None:
     assert refused(client, **body)["type"] in ("invalid_request_error", "exceed_context_size_error")
 
 
+def test_images_have_their_place_in_chats(client: httpx.Client) -> None:
+    body = {"prompt": {"prompt_string": "x", "multimodal_data": ["abc"]}}
+    assert "send images in a chat" in refused(client, **body)["message"]
+
+
 def test_a_prompt_that_does_not_fit_says_so(client: httpx.Client) -> None:
     assert refused(client, prompt="x" * 600)["type"] == "exceed_context_size_error"
     assert ask(client, prompt="x" * 500, n_predict=100)["tokens_predicted"] == 11  # what fits

@@ -159,7 +159,7 @@ def text_of(entry: dict[str, Any]) -> str:
     images = entry.get("multimodal_data")
     if images:
         raise bad_field(
-            "prompt", "prompt.multimodal_data is not supported: this server reads text only.", "unsupported"
+            "prompt", "prompt.multimodal_data is not supported: send images in a chat, or leave it out.", "unsupported"
         )
     if not isinstance(text, str) or entry.keys() - {"prompt_string", "multimodal_data"}:
         raise wrong_prompt()
