@@ -3,7 +3,7 @@ import assert from "node:assert";
 import test from "node:test";
 import * as chats from "../../../tahr/server/page/files/conversation.mjs";
 import { areImages, bytesOf, isImage, MAX_IMAGES, smaller } from "../../../tahr/server/page/files/compose/images.mjs";
-import { cleanName, imagesAmong, MAX_BYTES, textOf, withFiles } from "../../../tahr/server/page/files/compose/attach.mjs";
+import { Attachments, cleanName, imagesAmong, MAX_BYTES, MAX_FILES, textOf, withFiles } from "../../../tahr/server/page/files/compose/attach.mjs";
 import { linePath, parseMetrics, point, snapshot, totals } from "../../../tahr/server/page/files/metrics.mjs";
 import { events, Reply, statsLine } from "../../../tahr/server/page/files/stream.mjs";
 
@@ -120,6 +120,36 @@ test("branches", () => {
   assert.notStrictEqual(copy.id, chat.id);
   chats.dropTurn(chat, chats.path(chat).at(-1));
   assert.deepStrictEqual(chats.path(chat).map((turn) => turn.id), [asked.id, first.id]);
+});
+
+test("images among the results of tools", () => {
+  const chat = chats.newConversation(1);
+  const images = ["data:image/jpeg;base64,AAAA"];
+  const made = chats.addTurn(chat, null, { role: "assistant", content: "", toolCalls: [{ id: "a", name: "f", arguments: "{}" }] });
+  chats.addTurn(chat, made.id, { role: "tool", content: "seen", callId: "a", name: "f", images });
+  const result = chats.messages(chats.path(chat))[1];
+  assert.deepStrictEqual(result.content, [{ type: "image_url", image_url: { url: images[0] } }, { type: "text", text: "seen" }]);
+});
+
+test("a conversation of any length is refused before it is drawn", () => {
+  const turns = Array.from({ length: chats.MAX_TURNS + 1 }, (_, id) => ({ id, parent: id ? id - 1 : null, role: "user", content: "" }));
+  const text = (some) => chats.exported([{ ...chats.newConversation(1), turns: some }]);
+  assert.throws(() => chats.imported(text(turns)), /more than 10000 messages/);
+  assert.strictEqual(chats.imported(text(turns.slice(1).map((turn) => ({ ...turn, parent: null }))))[0].turns.length, chats.MAX_TURNS);
+});
+
+test("files that are chosen while others are read keep their order and their number", async () => {
+  const said = [];
+  const files = new Attachments((text) => said.push(text));
+  files.show = () => undefined;
+  const file = (name, delay) => ({
+    name, type: "", size: 1, arrayBuffer: () => new Promise((done) => setTimeout(() => done(new Uint8Array([97])), delay)),
+  });
+  files.add([file("slow", 20), file("after", 0)]);
+  for (let i = 0; i < MAX_FILES; i += 1) files.add([file(`f${i}`, 0)]);
+  await files.adding;
+  assert.deepStrictEqual(files.files.map((each) => each.name).slice(0, 3), ["slow", "after", "f0"]);
+  assert.deepStrictEqual([files.files.length, said.length], [MAX_FILES, 2]);
 });
 
 test("tools", () => {

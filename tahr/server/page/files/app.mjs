@@ -70,6 +70,10 @@ function isAtEnd() {
 async function save(conversation) {
   if (!conversations.includes(conversation)) conversations.push(conversation);
   showSidebar();
+  await keep(conversation);
+}
+
+async function keep(conversation) {
   await store.put(conversation).catch(() => notice("The browser could not keep this conversation: its storage may be full."));
 }
 
@@ -200,16 +204,18 @@ function finish(conversation, parent, run, note) {
 }
 
 async function send() {
+  await attachments.adding;
   const typed = $("text").value.trim();
   const conversation = current;
   if (!(typed || attachments.files.length) || running.has(conversation.id)) return;
   const files = attachments.take();
   const text = withFiles(typed, files);
+  const images = imagesAmong(files);
   $("text").value = "";
   grow();
   const turns = path(conversation);
   const calls = openCalls(turns);
-  const turn = calls.length ? { role: "tool", content: text, callId: calls[0].id, name: calls[0].name } : { role: "user", content: text, images: imagesAmong(files) };
+  const turn = calls.length ? { role: "tool", content: text, callId: calls[0].id, name: calls[0].name, images } : { role: "user", content: text, images };
   const made = addTurn(conversation, turns.at(-1)?.id ?? null, turn);
   save(conversation);
   showThread();
@@ -271,7 +277,9 @@ function nextTheme() {
 
 function importText(text) {
   const found = imported(text);
-  for (const conversation of found) save(conversation);
+  conversations.push(...found);
+  for (const conversation of found) keep(conversation);
+  showSidebar();
   notice(found.length === 1 ? "One conversation was imported." : `${found.length} conversations were imported.`);
 }
 

@@ -7,7 +7,7 @@ export const FORMAT = "tahr-conversations";
 export const VERSION = 1;
 const ROLES = new Set(["user", "assistant", "tool"]);
 const MAX_CONVERSATIONS = 10_000;
-const MAX_TURNS = 100_000;
+export const MAX_TURNS = 10_000; // of one conversation: each is drawn beside its branches
 const TITLE = 60;
 
 export function newConversation(now = Date.now()) {
@@ -81,7 +81,7 @@ export function messages(turns, system = "") {
 }
 
 function message(turn) {
-  if (turn.role === "tool") return { role: "tool", tool_call_id: turn.callId, name: turn.name, content: turn.content };
+  if (turn.role === "tool") return { role: "tool", tool_call_id: turn.callId, name: turn.name, content: contentOf(turn) };
   const calls = (turn.toolCalls ?? []).map(({ id, name, arguments: sent }) => ({
     id, type: "function", function: { name, arguments: sent },
   }));
@@ -135,7 +135,8 @@ const isMaybe = (value, check) => value === undefined || value === null || check
 
 function checked(conversation) {
   const { title, created, updated, turns, isNamed } = conversation ?? {};
-  if (!isText(title) || !Array.isArray(turns) || turns.length > MAX_TURNS) throw damaged();
+  if (!isText(title) || !Array.isArray(turns)) throw damaged();
+  if (turns.length > MAX_TURNS) throw new Error(`A conversation in this file has more than ${MAX_TURNS} messages.`);
   const made = { ...newConversation(), title: title.slice(0, 200), isNamed: Boolean(isNamed), created: Number(created) || 0, updated: Number(updated) || 0 };
   const ids = new Set();
   for (const turn of turns) {

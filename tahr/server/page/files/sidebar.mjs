@@ -3,7 +3,7 @@
 import { exported } from "./conversation.mjs";
 import { $, el, iconButton } from "./dom.mjs";
 
-const MOST_BYTES = 50_000_000; // of a file that is imported
+const MOST_BYTES = 400_000_000; // of a file that is imported: images are in it, and no text may be much longer
 
 /** Give the browser a file to save. */
 export function download(name, text) {
@@ -26,7 +26,7 @@ export function chooseFile(onText, onError) {
   input.addEventListener("change", async () => {
     const [file] = input.files;
     if (!file) return;
-    if (file.size > MOST_BYTES) onError(new Error("The file is larger than 50 MB: import conversations one by one."));
+    if (file.size > MOST_BYTES) onError(new Error("The file is larger than 400 MB: import conversations one by one."));
     else onText(await file.text());
   });
   input.click();

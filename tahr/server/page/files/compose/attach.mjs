@@ -46,6 +46,7 @@ export class Attachments {
   constructor(onError) {
     this.onError = onError;
     this.files = [];
+    this.adding = Promise.resolve(); // until all files that were chosen are there
   }
 
   connect() {
@@ -59,7 +60,8 @@ export class Attachments {
     $("attach").addEventListener("click", () => input.click());
     $("text").addEventListener("paste", (event) => {
       const pasted = [...event.clipboardData.files].filter(isImage);
-      if (!pasted.length) return;
+      // What is copied in a table or a text has a picture of itself beside it.
+      if (!pasted.length || event.clipboardData.types.includes("text/plain")) return;
       event.preventDefault();
       this.add(pasted);
     });
@@ -71,7 +73,13 @@ export class Attachments {
     });
   }
 
-  async add(chosen) {
+  /** Add files behind those that are still being read. */
+  add(chosen) {
+    this.adding = this.adding.then(() => this.#addAll(chosen));
+    return this.adding;
+  }
+
+  async #addAll(chosen) {
     try {
       for (const file of chosen) await this.#addOne(file);
     } catch (error) {
