@@ -11,7 +11,7 @@ from msgspec import Struct
 from tahr.server.http.errors import HttpError, bad_field
 
 Body = TypeVar("Body", bound=Struct)
-MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # what bytes that are not JSON raise
+MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # errors of bytes that are not JSON
 Inert = Any  # a field that cannot change the output: whatever it holds is ignored
 
 Limited = Any  # a field of which only the values in ONLY can be honoured
