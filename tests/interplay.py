@@ -33,6 +33,12 @@ CHATS = "images/test_chats.py"
 CHAT_EVENTS = "images/test_chat_events.py"
 NO_IMAGES = Refuses("A session's text reads no rows of images", f"{CHATS}::test_sessions_refuse_images")
 
+TRAINED = "engine/test_trained_drafts.py"
+# Sessions guess with two models of their own, or not at all.
+NO_DRAFTER = Refuses(
+    "a SpeculativeEngine takes a smaller model", f"{TRAINED}::test_texts_of_two_models_take_no_drafter"
+)
+
 PAGED = "offload/test_paged_with_features.py"
 NO_PAGER = Refuses("weights cannot be offloaded", f"{PAGED}::test_sessions_have_their_weights_in_memory")
 
@@ -111,6 +117,32 @@ COLUMNS: dict[str, dict[str, Runs | Refuses]] = {
         "deterministic": Runs((f"{TIERS}::test_deterministic_replies",)),
         "two models": Runs((f"{TIERS}::test_two_models_on_one_directory",)),
         "keys": Runs(("tiers/test_tiers_of_servers.py::test_keys_have_texts_of_their_own_after_a_restart",)),
+    },
+    "trained drafters": {
+        "LoRA": Runs((f"{TRAINED}::test_adapters",)),
+        "grammar": Runs((f"{TRAINED}::test_parameters",)),
+        "n > 1": Runs(
+            (f"{TRAINED}::test_parameters", f"{TRAINED}::test_choices_go_on_from_the_entries_of_their_prompt")
+        ),
+        "drafts": Refuses(
+            "spec_ngram and spec_draft are both set",
+            "library/test_speculation_setup.py::test_two_proposers_are_one_too_many",
+        ),
+        "sessions": NO_DRAFTER,
+        "prefix hit": Runs(
+            (f"{TRAINED}::test_guesses_after_a_prefix_that_was_cached", "engine/test_speculation.py::test_equal")
+        ),
+        "preemption": Runs(
+            (
+                f"{TRAINED}::test_guesses_of_preempted_texts",
+                "engine/test_speculation.py::test_equal_in_tiny_pools_with_chunked_prompts",
+            )
+        ),
+        "snapshot": NO_DRAFTER,
+        "embeddings": Runs((f"{TRAINED}::test_vectors_beside_replies",)),
+        "deterministic": Runs((f"{TRAINED}::test_batches_are_each_alone",)),
+        "two models": Runs((f"{TRAINED}::test_two_models_in_turns",)),
+        "keys": Runs((f"{TRAINED}::test_parameters",)),
     },
     "paged weights": {
         "LoRA": Runs((f"{PAGED}::test_adapters",)),

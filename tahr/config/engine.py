@@ -92,7 +92,9 @@ class EngineConfig:
     image_max_tokens: int = 4096  # tokens of one image in a chat: a larger one is shrunk
     feature_cache_bytes: int = 2**29  # memory of what towers make of images
     spec_ngram: bool = False  # guess tokens from what followed the same words earlier in the text
-    spec_draft: str | None = None  # guess tokens with a smaller model of the same vocabulary
+    spec_draft: str | None = (
+        None  # guess tokens with a smaller model of the same vocabulary, or a drafter trained for the model
+    )
     spec_tokens: int | None = None  # guesses of a sequence in one step, at most; None: 8 from the text, 4 from a model
     spec_off: bool = False  # guess nothing, whatever else is set
 

@@ -52,7 +52,8 @@ class Engine(Submission):
     ):
         super().__init__(scheduler, executor, context_size, eos_ids, resolve, speculator)
         self.executor = executor
-        self.steps = Steps(executor, rows=scheduler.rows.slots if scheduler.rows else None)
+        targets = speculator.targets if speculator else None
+        self.steps = Steps(executor, rows=scheduler.rows.slots if scheduler.rows else None, more=targets)
         self._row_steps = RowSteps(executor, scheduler.rows) if scheduler.rows else None
         self.watch: Watch | None = None  # told of every step
         self.meter: EnergyMeter | None = None  # told when there is work
@@ -75,6 +76,8 @@ class Engine(Submission):
             events += self._finish(self._in_flight.popleft())
         if self._in_flight and self._in_flight[-1].waits:
             events += self._begin_sample(self._in_flight[-1])
+        if self.speculator:
+            self.speculator.follow(work)
         if self._row_steps and self._row_steps.has_work:
             events += self._compute_rows(self._row_steps)
         return events

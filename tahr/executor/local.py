@@ -8,6 +8,7 @@ from tahr.backends.api import (
     EnergyCounter,
     Fetched,
     Floats,
+    Ints,
     KVStore,
     Plan,
     RowStore,
@@ -17,8 +18,18 @@ from tahr.backends.api import (
 )
 from tahr.backends.sampling.sample_rows import Sampled, SampleRows
 from tahr.executor.adapters import LocalAdapters
+from tahr.executor.draft_vocabulary import DraftVocabulary
 from tahr.executor.pages import LocalPages, memory_facts
-from tahr.executor.plans import TOWER_PAGE, ExecutedDecoder, ExecutedModel, Forward, make_model, make_tower
+from tahr.executor.plans import (
+    TOWER_PAGE,
+    ExecutedDecoder,
+    ExecutedModel,
+    Forward,
+    StoredLayers,
+    make_drafter,
+    make_model,
+    make_tower,
+)
 from tahr.executor.preparing import first_prepared, run_empty
 from tahr.executor.protocol import (
     NO_ROW_SLOTS,
@@ -33,6 +44,7 @@ from tahr.executor.protocol import (
 from tahr.executor.sampling import LocalSampling
 from tahr.kv.tables import PageCopy
 from tahr.models.decoder import Decoder
+from tahr.models.drafters.eagle3 import Drafter
 from tahr.models.parts.tower import Tower
 from tahr.weights.watch import FileWatch
 
@@ -44,6 +56,7 @@ class LaunchedStep:
     files: FileWatch  # watch on the model's files
     result: Tensor
     rows: Fetched | None
+    vocabulary: DraftVocabulary | None = None  # tokens of a drafter that has logits of some only
     sampled: Sampled | None = None
 
 
@@ -60,12 +73,14 @@ class LocalExecutor(LocalSampling):
         n_decode_tokens: int = 1,  # tokens of one sequence in a step: its own and its drafts
         forward: Forward | None = None,
         rows: RowStore | None = None,  # slots that steps may read in place of embeddings
+        stored: StoredLayers | None = None,  # layers of which a drafter reads something
     ):
         super().__init__(backend)
-        main = make_model(backend, decoder, kv, limits, n_vocab, n_decode_tokens, forward, rows)
+        main = make_model(backend, decoder, kv, limits, n_vocab, n_decode_tokens, forward, rows, stored)
         self.executed: dict[int, ExecutedModel] = {0: main}
         self.decoder = decoder
         self.models = [facts_of(main)]
+        self._vocabularies: dict[int, DraftVocabulary] = {}
         self.tower: TowerFacts | None = None
         self.adapters = LocalAdapters(backend, main)
         self.pages = LocalPages(backend, kv)
@@ -85,6 +100,21 @@ class LocalExecutor(LocalSampling):
         self.executed[len(self.models)] = made
         self.models.append(facts_of(made))
         return len(self.models) - 1
+
+    def add_drafter(self, drafter: Drafter, tokens: Ints | None, kv: KVStore, limits: StepLimits) -> int:
+        """Run steps of a drafter too, which reads the slots that steps of the model write; its number. `tokens` are
+        those of its logits, if these are not all."""
+        rows = self.executed[0].inputs.target_rows
+        assert rows, "the model stores no rows"
+        number = len(self.models)
+        made = self.executed[number] = make_drafter(self.backend, drafter, kv, limits, rows)
+        main = self.models[0]
+        if tokens is not None:
+            self._vocabularies[number] = DraftVocabulary(tokens, main.n_logits)
+        buckets = tuple(map(tuple, made.buckets))
+        width = drafter.config.width
+        self.models.append(DecoderFacts(main.n_vocab, main.n_logits, width, 0, None, False, buckets, 1))
+        return number
 
     def add_tower(self, tower: Tower, limits: StepLimits) -> None:
         """Run steps of a tower too, which compute rows that the model reads, or vectors for the host."""
@@ -111,7 +141,8 @@ class LocalExecutor(LocalSampling):
         if step.sends_adapter_rows:
             self.adapters.bank.send()
         result = self.run(model.plan(backend, step.plan, self.adapters.bank if step.adapter_rounds else None))
-        return LaunchedStep(model.files, result, backend.fetch(result) if step.wants_rows else None)
+        rows = backend.fetch(result) if step.wants_rows else None
+        return LaunchedStep(model.files, result, rows, self._vocabularies.get(step.model))
 
     def run(self, plan: Plan) -> Tensor:
         """Begin to compute the rows of a step; from here on its inputs may be filled again."""
@@ -119,7 +150,10 @@ class LocalExecutor(LocalSampling):
         return plan.result
 
     def sample(self, handle: LaunchedStep, rows: SampleRows) -> None:
-        handle.sampled = self.backend.sample(handle.result, rows)
+        logits: Tensor | Floats = handle.result
+        if handle.vocabulary:
+            logits = handle.vocabulary.spread(self.backend.fetch(handle.result).collect())
+        handle.sampled = self.backend.sample(logits, rows)
 
     def collect(self, handle: LaunchedStep) -> StepResult:
         result = StepResult(

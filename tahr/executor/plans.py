@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tahr.backends.api import (
     Backend,
@@ -18,6 +19,7 @@ from tahr.backends.api import (
 from tahr.executor.protocol import PlanKey
 from tahr.kv.pages import pages_for
 from tahr.models.decoder import Decoder
+from tahr.models.drafters.eagle3 import Drafter
 from tahr.models.parts.tower import Tower
 from tahr.weights.watch import FileWatch
 
@@ -97,6 +99,13 @@ class ExecutedDecoder(ExecutedModel):
     n_decode_tokens: int
 
 
+class StoredLayers(NamedTuple):
+    """Layers whose input steps store, side by side, and the row slots for it."""
+
+    layers: Sequence[int]
+    rows: RowStore
+
+
 def make_model(
     backend: Backend,
     decoder: Decoder,
@@ -106,19 +115,36 @@ def make_model(
     n_decode_tokens: int = 1,
     forward: Forward | None = None,
     rows: RowStore | None = None,
+    stored: StoredLayers | None = None,
 ) -> ExecutedDecoder:
     """A model without plans. Hidden rows are small: every token of a step may have one."""
+    if stored:
+        limits = replace(limits, extras=int(limits.extras | Extras.TARGETS))
+        forward = forward or decoder.tapped(stored.layers)
     most = replace(limits, n_rows=max(limits.n_rows, limits.n_tokens))
     buckets = backend.buckets(limits, n_decode_tokens)
     return ExecutedDecoder(
         files=decoder.files,
         decoder=decoder,
         kv=kv,
-        inputs=replace(backend.step_inputs(most), rows=rows),
+        inputs=replace(backend.step_inputs(most), rows=rows, target_rows=stored.rows if stored else None),
         buckets=(buckets, hidden_buckets(most) if len(buckets) > 1 else [most]),
         forwards=(forward or decoder.forward, decoder.hidden),
         n_vocab=n_vocab or decoder.config.n_vocab,
         n_decode_tokens=n_decode_tokens,
+    )
+
+
+def make_drafter(backend: Backend, drafter: Drafter, kv: KVStore, limits: StepLimits, rows: RowStore) -> ExecutedModel:
+    """A drafter without plans. It reads the slots that its model's steps store rows in, and stores its own there."""
+    limits = replace(limits, extras=int(Extras.ROWS | Extras.TARGETS))
+    buckets = backend.buckets(limits)
+    return ExecutedModel(
+        files=drafter.files,
+        kv=kv,
+        inputs=replace(backend.step_inputs(limits), rows=rows, target_rows=rows),
+        buckets=(buckets, buckets),
+        forwards=(drafter.follow, drafter.chain),
     )
 
 

@@ -32,6 +32,9 @@ from tahr.models.parts.encoding import Encoding
 Handle = Any  # a launched step, which means something to its executor alone
 PlanKey = tuple[int, int, int, int]  # output, bucket, rounds of adapters, extras
 TOWER = 2  # the model that computes rows for another one
+# What a drafter's step reads: rows that the model's layers stored, or rows of its own.
+FOLLOWED = 0
+CHAINED = 1
 
 
 class StepRequest(NamedTuple):
@@ -39,7 +42,7 @@ class StepRequest(NamedTuple):
 
     number: int  # counts the steps of this model; those of a warm-up are 0
     model: int  # 0: the model; 1: its draft model; `TOWER`
-    output: int  # an `Output`; for a tower, the part of it that is run
+    output: int  # an `Output`; for a tower, the part of it that is run; for a drafter, which rows it reads
     bucket: int  # the plan's size, by its place in `DecoderFacts.buckets`
     adapter_rounds: int = 0  # 0: no sequence has an adapter
     sends_adapter_rows: bool = False  # the adapter rows have changed since the step before

@@ -32,6 +32,7 @@ from tahr.loading.capacity import (
     cache_pages,
     step_sizes,
 )
+from tahr.loading.drafters import is_drafter, load_drafter, stored_layers
 from tahr.loading.images import image_reader
 from tahr.loading.kv_tiers import add_tiers
 from tahr.loading.memory_plan import plan_memory
@@ -51,7 +52,7 @@ from tahr.models.config.longer import longer_rope
 from tahr.models.config.record import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import OpenedModel, load, open_model
-from tahr.models.loader.runnable import refuse_unsupported
+from tahr.models.loader.runnable import refuse_unsupported, refuse_unsupported_draft
 from tahr.regular_file import read_text
 from tahr.speech.decoding.tokens import SpeechTokens
 from tahr.text.templates.chat import ChatTemplate, template_for
@@ -136,7 +137,8 @@ def build_engine(
     kv = backend.kv_store(
         MemoryLayout(memory, capacity.n_pages, config.page_size, dtype, layers_of_groups, capacity.n_slots)
     )
-    executor = LocalExecutor(backend, decoder, kv, limits, n_vocab, n_decode_tokens, rows=rows)
+    stored = stored_layers(backend, draft.drafter, limits, n_decode_tokens) if draft and draft.drafter else None
+    executor = LocalExecutor(backend, decoder, kv, limits, n_vocab, n_decode_tokens, rows=rows, stored=stored)
     if row_inputs:
         add_tower(executor, row_inputs)
     slots = slots_for(rows, groups, capacity.n_inputs, config.page_size) if row_inputs else None
@@ -233,7 +235,8 @@ def load_engine(
     Nothing else opens a backend for an engine. `whole_texts` is as `build_engine` says.
     """
     source = for_context(source, config)
-    draft_source = for_context(draft_source, config) if draft_source else None
+    if draft_source and not is_drafter(draft_source):
+        draft_source = for_context(draft_source, config)
     config = within_budget(config)
     logits = LogitWidth(tokenizer.n_vocab, source.model_config().n_vocab)
     with no_collections():  # torch's modules are many objects that stay
@@ -250,7 +253,7 @@ def load_engine(
         n_ranks=config.virtual_ranks,
     )
     check_vocabulary(tokenizer, loaded.config, source.name)
-    draft = load_draft(draft_source, backend, tokenizer) if draft_source else None
+    draft = load_draft(draft_source, backend, tokenizer, loaded.decoder) if draft_source else None
     engine, note = build_engine(
         backend,
         loaded.decoder,
@@ -301,11 +304,12 @@ def weight_file_bytes(
     model: str, config: EngineConfig, quantization: str | None = None, progress: hub.Progress | None = None
 ) -> int:
     """The size of a model's weights, and of its draft model's, as files, which are fetched if they are not here."""
-    named = [(model, quantization), (None if config.spec_off else config.spec_draft, None)]
+    draft = None if config.spec_off else config.spec_draft
+    named = [(model, quantization, refuse_unsupported), (draft, None, refuse_unsupported_draft)]
     unfit = unfit_for(config.backend, config.n_threads)
     found = [
-        hub.resolve(name, quant=quant, progress=progress, check=refuse_unsupported, unfit=unfit)
-        for name, quant in named
+        hub.resolve(name, quant=quant, progress=progress, check=check, unfit=unfit)
+        for name, quant, check in named
         if name
     ]
     return sum(path.stat().st_size for files in found for path in files.weights)
@@ -316,14 +320,23 @@ def open_draft(config: EngineConfig, tokenizer: Tokenizer, progress: hub.Progres
     if not config.spec_draft or config.spec_off:
         return None
     unfit = unfit_for(config.backend, config.n_threads)
-    files = hub.resolve(config.spec_draft, progress=progress, check=refuse_unsupported, unfit=unfit)
+    files = hub.resolve(config.spec_draft, progress=progress, check=refuse_unsupported_draft, unfit=unfit)
     source = open_model(files.weights, files.directory)
-    check_same_vocabulary(files.name, open_tokenizer(files, source), tokenizer)
+    if not is_drafter(source) or has_tokenizer(files):
+        check_same_vocabulary(files.name, open_tokenizer(files, source), tokenizer)
     return replace(source, name=files.name)
 
 
-def load_draft(source: OpenedModel, backend: Backend, tokenizer: Tokenizer) -> Draft:
-    """A draft model on the backend of the model it guesses for."""
+def has_tokenizer(files: ModelFiles) -> bool:
+    """Whether a checkpoint has a tokenizer of its own."""
+    return files.directory is not None and (files.directory / TOKENIZER).is_file()
+
+
+def load_draft(source: OpenedModel, backend: Backend, tokenizer: Tokenizer, target: Decoder) -> Draft:
+    """A draft model, or a drafter that was trained for the model, on the backend of the model it guesses for."""
+    if is_drafter(source):
+        found = load_drafter(source, backend, target)
+        return Draft(source.name, found.drafter, found.n_weight_bytes, found.tokens)
     loaded = load(source, backend, quantize=None)
     check_vocabulary(tokenizer, loaded.config, source.name)
     return Draft(source.name, loaded.decoder, loaded.n_weight_bytes)

@@ -13,11 +13,12 @@ from tahr.config import EngineConfig
 from tahr.errors import ConfigError, LoadError
 from tahr.loading.budgets import budget_bytes, least_budget, policy_of, refuse_budgets, with_budget
 from tahr.loading.capacity import KVGroup, kv_groups, state_bytes
+from tahr.loading.drafters import LoadedDrafter, drafter_pool, is_drafter, load_drafter
 from tahr.loading.memory_plan import MemoryPlan, check_kv_dtype, plan_memory
 from tahr.loading.placement import DeviceFacts, Placement, Pool, place, refuse_too_large
 from tahr.loading.row_inputs import ROW_NUMBER_BYTES, inputs_of, n_row_slots, row_bytes
 from tahr.loading.speculation import Draft
-from tahr.loading.virtual_ranks import refuse_beside_ranks
+from tahr.loading.virtual_ranks import refuse_beside_ranks, refuse_drafter_beside_ranks
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import Loaded, OpenedModel, load
 from tahr.offload.homes import Panels, TensorSize
@@ -95,6 +96,12 @@ def size_up(
     return load(unread, cast(Backend, backend), quantize=quantize, lora_rows=lora_rows, n_ranks=n_ranks)
 
 
+def size_up_drafter(source: OpenedModel, backend: SizingBackend, target: Decoder) -> LoadedDrafter:
+    """A drafter as `load_drafter` makes it, of tensors without bytes."""
+    tensors = {name: without_data(tensor) for name, tensor in source.tensors.items()}
+    return load_drafter(replace(source, tensors=tensors), cast(Backend, backend), target, with_map=False)
+
+
 def tensor_sizes(loaded: Loaded, panels: Mapping[PanelKey, Panels | None] | None = None) -> dict[str, TensorSize]:
     """Every tensor of a model. A head that is the embedding is a tensor of its own where the embedding is mapped."""
     panels = panels or {}
@@ -124,7 +131,13 @@ def plan_of(
     loaded = size_up(source, sizing, config.quantize, lora_rows, config.virtual_ranks)
     sizes = tensor_sizes(loaded, sizing.panels)
     drafted = None
-    if draft:
+    if draft and is_drafter(draft):
+        refuse_drafter_beside_ranks(config)
+        found = size_up_drafter(draft, sizing, loaded.decoder)
+        drafted = Draft(draft.name, found.drafter, found.n_weight_bytes)
+        sizes |= {f"draft.{name}": size for name, size in found.sizes.items()}
+        sizes["draft." + VECTORS] = TensorSize("F32", found.n_vector_bytes)
+    elif draft:
         small = size_up(draft, sizing)
         drafted = Draft(draft.name, small.decoder, small.n_weight_bytes)
         sizes |= {f"draft.{name}": size for name, size in tensor_sizes(small).items()}
@@ -137,7 +150,10 @@ def plan_of(
 
     def pools_within(config: EngineConfig) -> list[Pool]:
         memory = plan_memory(cast(Backend, sizing), loaded.decoder, config, drafted, whole_texts)
-        return [*pools_of(memory, sizing.n_lora_bytes), *row_pools]
+        pools = [*pools_of(memory, sizing.n_lora_bytes), *row_pools]
+        if drafted and drafted.drafter:
+            pools.append(drafter_pool(drafted.drafter, memory.config, memory.capacity, memory.n_decode_tokens))
+        return pools
 
     if config.ram_budget is None:
         return place(sizes, devices, pools_within(config))

@@ -2,17 +2,19 @@
 
 from dataclasses import dataclass, replace
 
-from tahr.backends.api import KVStore, StepLimits
+from tahr.backends.api import Ints, KVStore, StepLimits
 from tahr.config import EngineConfig
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.speculation.draft_model import DraftModelProposer
 from tahr.engine.speculation.ngram import NgramProposer
-from tahr.engine.speculation.proposer import Proposer
+from tahr.engine.speculation.row_rings import DrafterColumns, RowRings, TargetColumns, ring_size
 from tahr.engine.speculation.speculator import Speculator
+from tahr.engine.speculation.trained import TrainedProposer
 from tahr.engine.step.steps import Steps
 from tahr.errors import ConfigError
 from tahr.executor.local import LocalExecutor
 from tahr.models.decoder import Decoder
+from tahr.models.drafters.eagle3 import Drafter
 from tahr.text.tokens.tokenizer import Tokenizer
 
 # guesses of a sequence in one step where the configuration does not say
@@ -22,11 +24,17 @@ DRAFT_TOKENS = 4
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A loaded draft model."""
+    """A loaded draft model, or a drafter that was trained for the model."""
 
     name: str
-    decoder: Decoder
+    decoder: Decoder | Drafter
     n_weight_bytes: int = 0
+    tokens: Ints | None = None  # tokens of a drafter's logits; None: those of the model
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """The drafter, if it is one."""
+        return self.decoder if isinstance(self.decoder, Drafter) else None
 
 
 def n_draft_tokens(config: EngineConfig, draft: Draft | None) -> int:
@@ -58,7 +66,7 @@ def check_context(draft: Draft | None, context_size: int, has_states: bool) -> N
     """Refuse what cannot follow every text, or cannot take a guess back."""
     if has_states:
         raise ConfigError("A layer keeps a state, which cannot take a guess back: leave speculation out.")
-    if draft and draft.decoder.config.max_context < context_size:
+    if draft and not draft.drafter and draft.decoder.config.max_context < context_size:
         n_most = draft.decoder.config.max_context
         raise ConfigError(
             f"The draft model {draft.name} was trained for {n_most} tokens, but the context has {context_size}: "
@@ -82,19 +90,37 @@ def make_speculator(
     n_most = n_draft_tokens(config, draft)
     if not n_most:
         return None
-    proposer: Proposer = NgramProposer() if draft is None else draft_proposer(draft, executor, scheduler)
-    return Speculator(proposer, n_most)
+    if draft is None:
+        return Speculator(NgramProposer(), n_most)
+    if isinstance(draft.decoder, Drafter):
+        return trained_speculator(draft, draft.decoder, executor, scheduler, n_most)
+    return Speculator(draft_proposer(draft.decoder, executor, scheduler), n_most)
 
 
-def draft_proposer(draft: Draft, executor: LocalExecutor, scheduler: Scheduler) -> DraftModelProposer:
+def trained_speculator(
+    draft: Draft, drafter: Drafter, executor: LocalExecutor, scheduler: Scheduler, n_most: int
+) -> Speculator:
+    """A drafter beside the model of an executor, in the last layers of its KV store, and the slots between both."""
+    sizes = scheduler.limits
+    inputs = executor.inputs()
+    n_chunk = max(sizes.prefill_chunk, sizes.n_seqs * ring_size(sizes.n_decode_tokens))
+    limits = StepLimits(n_chunk, sizes.n_seqs, sizes.n_seqs, inputs.limits.n_pages_per_seq)
+    number = executor.add_drafter(drafter, draft.tokens, last_layers(executor.kv, len(drafter.memory)), limits)
+    rings = RowRings(inputs.limits.n_tokens, sizes.n_seqs, sizes.n_decode_tokens)
+    columns = DrafterColumns(executor.inputs(number), rings)
+    proposer = TrainedProposer(Steps(executor, number, more=columns), n_chunk, rings, columns)
+    return Speculator(proposer, n_most, targets=TargetColumns(inputs, rings))
+
+
+def draft_proposer(decoder: Decoder, executor: LocalExecutor, scheduler: Scheduler) -> DraftModelProposer:
     """A draft model that runs beside the model of an executor, in the last layers of its KV store."""
     sizes = scheduler.limits
     n_pages = executor.inputs().limits.n_pages_per_seq
     n_chunk = max(sizes.prefill_chunk, 2 * sizes.n_seqs)
     limits = StepLimits(n_chunk, sizes.n_seqs, sizes.n_seqs, n_pages)
-    view = last_layers(executor.kv, len(draft.decoder.memory))
+    view = last_layers(executor.kv, len(decoder.memory))
     # After a draft that was right to the end, two of its tokens are new to the draft model.
-    model = executor.add_draft(draft.decoder, view, limits, executor.models[0].n_vocab, n_decode_tokens=2)
+    model = executor.add_draft(decoder, view, limits, executor.models[0].n_vocab, n_decode_tokens=2)
     return DraftModelProposer(Steps(executor, model), n_chunk)
 
 

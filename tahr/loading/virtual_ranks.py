@@ -23,3 +23,12 @@ def refuse_beside_ranks(config: EngineConfig, backend: Backend) -> None:
             raise ConfigError(
                 f"{name} is set beside virtual_ranks, whose parts of matrices it does not know: leave one of them out."
             )
+
+
+def refuse_drafter_beside_ranks(config: EngineConfig) -> None:
+    """A trained drafter reads the layers of one decoder; those of several ranks are several."""
+    if config.virtual_ranks > 1:
+        raise ConfigError(
+            "spec_draft names a drafter that was trained for the model, which virtual_ranks do not have: leave one of "
+            "them out, or take a smaller model of the same vocabulary."
+        )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tahr.backends.api import Backend, KVStore, Linear, LinearShape, LoraFactors, Rope, StepInputs, Tensor
+from tahr.backends.api import Backend, Extras, KVStore, Linear, LinearShape, LoraFactors, Rope, StepInputs, Tensor
 from tahr.models.config.record import ModelConfig
 from tahr.models.config.rope import RopeConfig
 from tahr.models.parts.embedding import TokenEmbedding
@@ -15,6 +15,7 @@ from tahr.models.parts.tower import Tower
 from tahr.models.parts.weights import Weights
 from tahr.weights.watch import FileWatch
 
+Forward = Callable[[Backend, StepInputs, KVStore], Tensor]
 # Tables that may be read row by row where they lie in the file.
 TABLES = tuple(f"model.{name}.weight" for name in ("embed_tokens", "embed_positions", "embed_tokens_per_layer"))
 
@@ -73,6 +74,15 @@ class Decoder:
         """The logits of `step.logit_rows`."""
         return self.logits(backend, self.hidden(backend, step, kv))
 
+    def tapped(self, taps: Sequence[int]) -> Forward:
+        """`forward` that stores the input of some layers in row slots, side by side, where a step names these."""
+
+        def forward(backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
+            stored = taps if step.limits.extras & Extras.TARGETS else ()
+            return self.logits(backend, self.stage(backend, step, kv, range(len(self.layers)), taps=stored).rows)
+
+        return forward
+
     def logits(self, backend: Backend, hidden: Tensor) -> Tensor:
         """The logits of hidden rows."""
         assert self.head, "an encoder has no logits"
@@ -89,7 +99,13 @@ class Decoder:
         return self.stage(backend, step, kv, range(len(self.layers))).rows
 
     def stage(
-        self, backend: Backend, step: StepInputs, kv: KVStore, layers: range, carried: Carried | None = None
+        self,
+        backend: Backend,
+        step: StepInputs,
+        kv: KVStore,
+        layers: range,
+        carried: Carried | None = None,
+        taps: Sequence[int] = (),
     ) -> Carried:
         """Run a range of layers on what the stage before handed on, or on the embedding.
 
@@ -102,15 +118,22 @@ class Decoder:
         stream = self._stream(run, carried)
         has_last = layers.stop == len(self.layers)
         for i in layers[:-1] if has_last else layers:
+            self._store(run, stream, i, taps)
             self.layers[i].attention(run, stream)
             self.layers[i].mlp(run, stream)
         if not has_last:
             return Carried(stream.normed(None), run.per_layer)
+        self._store(run, stream, layers[-1], taps)
         # Nobody reads what the last layer makes of the other rows once their keys are stored.
         self.layers[-1].attention(run, stream)
         stream.gather_rows(step)
         self.layers[-1].mlp(run, stream)
         return Carried(stream.normed(self.norm))
+
+    def _store(self, run: ForwardPass, stream: ResidualStream, layer: int, taps: Sequence[int]) -> None:
+        """Store what a layer is given, where that is wanted. The stream stays as it is, and so does every bit."""
+        if layer in taps:
+            run.backend.store_rows(stream.summed(), run.step, taps.index(layer) * self.config.width)
 
     def _stream(self, run: ForwardPass, carried: Carried | None) -> ResidualStream:
         """The input of a stage's first layer. The stream alone keeps it: its memory is free after one addition."""

@@ -62,7 +62,7 @@ def test_equal(stories: Path, wanted: list[list[int]], texts: list[list[int]], k
 
 
 CHUNKS = [1, 64]
-POOLED = ["ngram", "another", "script"]
+POOLED = ["ngram", "another", "trained", "script"]
 TINY = [*product([64], POOLED, [True]), *product(CHUNKS, ["script"], [False])]
 
 
@@ -71,7 +71,7 @@ def test_equal_in_tiny_pools_with_chunked_prompts(
     stories: Path, wanted: list[list[int]], texts: list[list[int]], kind: str, chunk: int, late: bool
 ) -> None:
     longest = max(map(len, texts))
-    n_bytes = page_bytes(stories) * -(-longest // 8) * 2 * (2 if kind == "another" else 1)
+    n_bytes = page_bytes(stories) * -(-longest // 8) * 2 * (2 if kind in ("another", "trained") else 1)
     options = {"kv_bytes": n_bytes, "context_size": longest, "max_batch_size": 6, "prefill_chunk_size": chunk}
     eng = speculating(stories, kind, 5, late=late, texts=texts, wrong_at=range(0, 99, 7), **options)
     assert run(eng, *(submit(eng, prompt) for prompt in prompts(stories))) == wanted
@@ -94,7 +94,7 @@ SAMPLERS: list[dict[str, object]] = [
 ]
 
 
-GUESSING = ["ngram", "itself", "another"]
+GUESSING = ["ngram", "itself", "another", "trained"]
 SAMPLED = [*product(SAMPLERS, ["itself"], [True]), *product(SAMPLERS[:1], GUESSING, LATE)]
 
 
@@ -260,7 +260,7 @@ def chi_square(path: Path, kind: str, n_seeds: int = 600) -> tuple[float, float]
     return apart, n * (1 - 2 / (9 * n) + 3.09 * (2 / (9 * n)) ** 0.5) ** 3
 
 
-@pytest.mark.parametrize("kind", full_but(["another"], GUESSING))
+@pytest.mark.parametrize("kind", full_but(["another", "trained"], GUESSING))
 def test_sampled_replies_have_the_distribution_of_the_request(stories: Path, kind: str) -> None:
     """Takes seconds, because it needs 1,200 replies."""
     apart, bound = chi_square(stories, kind)

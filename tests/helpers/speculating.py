@@ -1,13 +1,16 @@
 """Engines that guess, with every kind of proposer."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from functools import cache
 from pathlib import Path
 
+from drafter_runs import taught_draft
 from engines import here, loaded
 from late_backend import LateBackend
 from tahr.config import EngineConfig
 from tahr.engine.engine import Engine
+from tahr.engine.scheduling.work import StepWork
 from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.proposer import DraftRequest
 from tahr.engine.speculation.speculator import Speculator
@@ -16,13 +19,14 @@ from tahr.loading.speculation import Draft
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import load, open_model
 
-KINDS = ["ngram", "itself", "another", "wrong", "script"]
+KINDS = ["ngram", "itself", "another", "trained", "wrong", "script"]
 
 
 class Script:
     """Guesses from texts that are known already; `wrong_at` says by its place in the text where it errs."""
 
     prior = 0.9
+    follows = False
 
     def __init__(self, texts: ListOf[list[int]], wrong_at: ListOf[int] = ()):
         self._texts, self._wrong = texts, frozenset(wrong_at)
@@ -35,6 +39,9 @@ class Script:
 
     def first_seconds(self, seq: Sequence) -> float:
         return 0.0
+
+    def computed(self, work: StepWork) -> None:
+        pass
 
     def propose(self, requests: ListOf[DraftRequest]) -> None:
         for seq, n_most in requests:
@@ -75,9 +82,13 @@ def speculating(
     settings = {"context_size": 256, "page_size": 8, "spec_tokens": k, "spec_ngram": True, **options}
     device = LateBackend(here()) if late and not here().overlaps else here()
     decoder = loaded(path)[0].decoder
-    drafts = {"itself": decoder, "another": rounded(path) if kind == "another" else None}
-    draft = drafts.get(kind)
-    eng = build_engine(device, decoder, EngineConfig(**settings), draft=Draft(kind, draft) if draft else None)[0]  # type: ignore[arg-type]
+    drafts: dict[str, Callable[[], Draft]] = {
+        "itself": lambda: Draft(kind, decoder),
+        "another": lambda: Draft(kind, rounded(path)),
+        "trained": lambda: taught_draft(path),
+    }
+    draft = drafts[kind]() if kind in drafts else None
+    eng = build_engine(device, decoder, EngineConfig(**settings), draft=draft)[0]  # type: ignore[arg-type]
     assert eng.speculator
     proposers = {"wrong": Wrong(), "script": Script(texts, wrong_at)}
     eng.speculator = Speculator(proposers.get(kind, eng.speculator.proposer), k, adapts)

@@ -35,6 +35,7 @@ class Ops(Recording):
     """
 
     stores_cross: ClassVar[bool] = False  # steps read where `store_cross` stores from arrays of the host
+    runs_drafters: ClassVar[bool] = False  # steps of drafters were tried
 
     def check_attention(self, spec: AttentionSpec, shape: KVShape, n_heads: int) -> None:
         """Refuse, when a model is loaded, a layer whose attention this backend cannot compute."""
@@ -69,6 +70,14 @@ class Ops(Recording):
         step = memory.step
         places = np.broadcast_to(step.row_target, (memory.group + 1, len(step.row_target)))
         self.rope_and_cache([keys, keys, values], rotation, replace(memory, step=replace(step, slot_mapping=places)))
+
+    def check_drafter(self) -> None:
+        """Refuse, when a model is loaded, a drafter that reads rows of its layers, where none has run yet."""
+        if not self.runs_drafters:
+            raise UnsupportedModel(
+                f"Drafters that are trained for a model do not run on the {self.name} backend yet: take a smaller "
+                "model of the same vocabulary, --spec-ngram, or the cpu backend."
+            )
 
     def check_rows(self) -> None:
         """Refuse, when a model is loaded, one that reads or writes row slots, where this backend cannot."""

@@ -68,6 +68,7 @@ class CpuBackend(RowOps):
     kv_dtypes = tuple(KV_TYPES)
     page_order = "heads"
     stores_cross = True
+    runs_drafters = True
     passing_kv_dtype = "f32"  # the pages of a step stay in the caches, and need no conversion
 
     def __init__(self, n_threads: int | None = None):

@@ -59,6 +59,7 @@ class ReferenceBackend(Backend):
     summary = "reference: NumPy, slow on purpose"
     kv_dtypes = ("f32", "f16", "q8_0")
     stores_cross = True
+    runs_drafters = True
 
     # ---- memory -----------------------------------------------------------------------------------------------
 

@@ -185,7 +185,12 @@ BATCHING = (
     Option(("--cache-max-tokens",), "cache_max_tokens", whole_number, "tokens of a prompt that the prefix cache keeps"),
 )
 SPECULATION = (
-    Option(("--spec-draft", "--model-draft"), "spec_draft", str, "a smaller model of the same vocabulary that guesses"),
+    Option(
+        ("--spec-draft", "--model-draft"),
+        "spec_draft",
+        str,
+        "a smaller model of the same vocabulary, or an EAGLE-3 drafter of the model, that guesses",
+    ),
     Option(("--spec-tokens", "--draft-max"), "spec_tokens", whole_number, "tokens guessed at once, at most (1 to 64)"),
 )
 TRACES = (

@@ -62,12 +62,12 @@ def models_in(directory: str | None) -> Iterator[None]:
 def pull(args: argparse.Namespace) -> int:
     from tahr import hub
     from tahr.loading.unfit import unfit_for
-    from tahr.models.loader.runnable import refuse_unsupported
+    from tahr.models.loader.runnable import refuse_unsupported_draft
 
     progress = hub.Progress(sys.stderr)
     print(
         hub.pull(
-            args.model, revision=args.revision, progress=progress, check=refuse_unsupported, unfit=unfit_for()
+            args.model, revision=args.revision, progress=progress, check=refuse_unsupported_draft, unfit=unfit_for()
         ).path
     )
     return 0

@@ -83,17 +83,18 @@ class StepWork:
     def __iter__(self) -> Iterator[WorkItem]:
         return map(WorkItem, self.sequences, self.begins, self.n_tokens, self.samples, self.n_rows)
 
-    def add(self, seq: Sequence, begin: int, n: int, samples: bool, n_rows: int) -> None:
-        """Let the step compute n tokens of a sequence."""
+    def add(self, seq: Sequence, begin: int, n: int, samples: bool, n_rows: int, shift: int = 0) -> None:
+        """Let the step compute n tokens of a sequence, or those `shift` places behind them in their places."""
         self.sequences.append(seq)
         self.begins.append(begin)
         self.n_tokens.append(n)
         self.samples.append(samples)
         self.n_rows.append(n_rows)
-        known = seq.tokens[begin : begin + n]
+        first = begin + shift
+        known = seq.tokens[first : first + n]
         self.ids += known
         if len(known) < n:
-            self.ids += [token_ahead(seq, at) for at in range(begin + len(known), begin + n)]
+            self.ids += [token_ahead(seq, at) for at in range(first + len(known), first + n)]
 
     def add_last(self, seq: Sequence, begin: int) -> None:
         """Let the step compute the last token of a sequence without drafts, which may be one that is not known yet."""

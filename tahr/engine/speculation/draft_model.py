@@ -32,6 +32,8 @@ class DraftModelProposer:
     """
 
     prior = 0.7
+    follows = False
+    stays_on_device = True  # a pass may read what the one before it sampled, where steps overlap
 
     def __init__(self, steps: Steps, n_chunk: int):
         self.steps = steps
@@ -52,6 +54,9 @@ class DraftModelProposer:
     def warm_next(self) -> bool:
         return self.steps.warm_next()
 
+    def computed(self, work: StepWork) -> None:
+        """Nothing: a draft model reads texts alone, and catches up when it guesses."""
+
     def propose(self, requests: ListOf[DraftRequest]) -> None:
         began = perf_counter()
         n_first = self.steps.sizes.n_first_runs
@@ -62,7 +67,7 @@ class DraftModelProposer:
         passes: list[DraftPass] = []  # whose tokens are not collected yet
         ended: set[int] = set()  # the ids of sequences whose drafts have come to an end
         while work:
-            handle = self.steps.run(self.steps.fill(work))
+            handle = self._run(work, depth)
             depth += 1
             if drafting:
                 passes.append(self._sample([seq for seq, _ in drafting], handle, len(passes)))
@@ -71,13 +76,25 @@ class DraftModelProposer:
             drafting = [each for each in drafting if depth < each.n_most and each.sequence.id not in ended]
             work = StepWork()
             for seq, _ in drafting:
-                work.add(seq, len(seq.tokens) + depth - 1, 1, True, 1)
+                self._add_next(work, seq, depth)
         self._collect(passes, ended)
         for seq, _ in requests:
             if seq.ahead.drafts:
-                state_of(seq).n_drafted = len(seq.tokens) + len(seq.ahead.drafts) - 1
+                self._note_drafts(seq)
         if self.steps.sizes.n_first_runs == n_first:  # there was no plan to record or capture
             self._measure(len(requests), n_tokens, depth, perf_counter() - began)
+
+    def _run(self, work: StepWork, depth: int) -> Handle:
+        """Begin a pass; `depth` passes of the same guesses came before it."""
+        return self.steps.run(self.steps.fill(work))
+
+    def _add_next(self, work: StepWork, seq: Sequence, depth: int) -> None:
+        """Let the next pass go on from the last draft of a sequence."""
+        work.add(seq, len(seq.tokens) + depth - 1, 1, True, 1)
+
+    def _note_drafts(self, seq: Sequence) -> None:
+        """The drafts of a sequence are made."""
+        state_of(seq).n_drafted = len(seq.tokens) + len(seq.ahead.drafts) - 1
 
     def _measure(self, n_seqs: int, n_tokens: int, n_passes: int, seconds: float) -> None:
         """Note what a pass takes, or a token of a text that was caught up with: the first pass had so many tokens."""
@@ -112,7 +129,8 @@ class DraftModelProposer:
         ready = sampler.finish(sampler.prepare(requests, list(range(len(drafting)))), lengths, slots)
         executor.sample(handle, ready.rows)
         follows = any(request.sampling.follows_text or request.grammar for request in requests)
-        known = executor.facts.overlaps and not follows and not ready.host_bound and all(slots)
+        overlaps = self.stays_on_device and executor.facts.overlaps
+        known = overlaps and not follows and not ready.host_bound and all(slots)
         return DraftPass(drafting, handle, ready, known)
 
     def _collect(self, passes: list["DraftPass"], ended: set[int]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as ListOf
 
+from tahr.engine.scheduling.work import StepWork
 from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.sequences.token_buffer import TokenBuffer
 from tahr.engine.speculation.proposer import DraftRequest
@@ -11,6 +12,7 @@ class NgramProposer:
     """Guesses from the sequence's own text."""
 
     prior = 0.6
+    follows = False
 
     def may_propose(self, seq: Sequence) -> bool:
         return bool(self._buffer(seq).continuation(1))
@@ -20,6 +22,9 @@ class NgramProposer:
 
     def first_seconds(self, seq: Sequence) -> float:
         return 0.0
+
+    def computed(self, work: StepWork) -> None:
+        """Nothing: texts are all it reads."""
 
     def warm_next(self) -> bool:
         return False

@@ -3,6 +3,7 @@
 from collections.abc import Sequence as ListOf
 from typing import NamedTuple, Protocol
 
+from tahr.engine.scheduling.work import StepWork
 from tahr.engine.sequences.sequence import Sequence
 
 
@@ -17,6 +18,7 @@ class Proposer(Protocol):
     """Guesses the next tokens of sequences. A wrong guess costs time, never a token."""
 
     prior: float  # probability of a guess, as long as nothing is known
+    follows: bool  # whether it is told of every step
 
     def may_propose(self, seq: Sequence) -> bool:
         """Whether there would be a guess, as far as the tokens that are known tell."""
@@ -29,6 +31,9 @@ class Proposer(Protocol):
 
     def propose(self, requests: ListOf[DraftRequest]) -> None:
         """Give each sequence its drafts; none where there is nothing to guess."""
+
+    def computed(self, work: StepWork) -> None:
+        """A step of the model was launched; the next one may write over what it stored."""
 
     def warm_next(self) -> bool:
         """Prepare one more kind of step before it is needed; False if none is left."""

@@ -14,6 +14,7 @@ from tahr.engine.speculation.lengths import Prospect, draft_lengths
 from tahr.engine.speculation.proposer import DraftRequest, Proposer
 from tahr.engine.step.draft_grammars import cut_drafts, forget
 from tahr.engine.step.drafts import Drafts
+from tahr.engine.step.row_columns import Columns
 from tahr.executor.output import Output
 
 log = logging.getLogger("tahr.engine")
@@ -39,8 +40,9 @@ class Speculator:
     With `adapts` off it always guesses as many as it may: for tests and measurements.
     """
 
-    def __init__(self, proposer: Proposer, n_most: int, adapts: bool = True):
+    def __init__(self, proposer: Proposer, n_most: int, adapts: bool = True, targets: Columns | None = None):
         self.proposer = proposer
+        self.targets = targets  # where steps of the model store rows that the proposer reads; None: nowhere
         self.n_most = n_most
         self.adapts = adapts
         self.failed = False  # the proposer has raised an error
@@ -99,10 +101,13 @@ class Speculator:
             for seq in constrained:
                 cut_drafts(seq)
         except Exception:
-            log.exception("Drafting failed, so speculation is off from now on; replies go on without it.")
-            self.failed = True
+            self._fail()
             for seq, _ in requests:
                 seq.set_drafts(())
+
+    def _fail(self) -> None:
+        log.exception("Drafting failed, so speculation is off from now on; replies go on without it.")
+        self.failed = True
 
     def _lengths(self, able: ListOf[Sequence], n_seqs: int) -> list[int]:
         states = [self._state(seq) for seq in able]
@@ -138,6 +143,18 @@ class Speculator:
         return seq.ahead.draft_state
 
     # ---- after a step -----------------------------------------------------------------------------------------
+
+    def follow(self, work: StepWork) -> None:
+        """A step was launched, and all that it samples is being sampled: a proposer that follows steps may run."""
+        if self.failed or not self.proposer.follows:
+            return
+        for seq in work.sequences:
+            if may_speculate(seq):
+                self._state(seq)
+        try:
+            self.proposer.computed(work)
+        except Exception:
+            self._fail()
 
     def learn(self, work: StepWork, drafts: Drafts, accepted: Mapping[int, int], seconds: float | None) -> None:
         """A step has taken so long (None: that says nothing), and so many of its drafts were right."""

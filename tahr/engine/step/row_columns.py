@@ -2,6 +2,7 @@
 the pages of the input that they look at."""
 
 from itertools import accumulate
+from typing import Protocol
 
 from tahr.backends.api import Extras, StepInputs
 from tahr.engine.scheduling.work import StepWork
@@ -10,6 +11,13 @@ from tahr.kv.row_slots import RowSlots
 
 ROWS = int(Extras.ROWS)
 ROPE = int(Extras.ROPE)
+
+
+class Columns(Protocol):
+    """Arrays of `Extras` among the inputs of a step."""
+
+    def fill(self, work: StepWork) -> int:
+        """Write them for a step, whose other inputs are written already; some of `Extras`."""
 
 
 class CrossColumns:

@@ -12,7 +12,7 @@ from tahr.engine.scheduling.work import StepWork
 from tahr.engine.step.adapter_rows import AdapterRows
 from tahr.engine.step.batch import Batch
 from tahr.engine.step.in_flight import InFlight
-from tahr.engine.step.row_columns import CrossColumns, RowColumns
+from tahr.engine.step.row_columns import Columns, CrossColumns, RowColumns
 from tahr.engine.step.sample_plan import SamplePlan
 from tahr.engine.step.sizes import StepSizes
 from tahr.executor.output import Output
@@ -31,7 +31,7 @@ class StepOutput(NamedTuple):
 class Steps:
     """The steps of one model of an executor."""
 
-    def __init__(self, executor: Executor, model: int = 0, rows: RowSlots | None = None):
+    def __init__(self, executor: Executor, model: int = 0, rows: RowSlots | None = None, more: Columns | None = None):
         facts = executor.models[model]
         self.executor = executor
         self.model = model
@@ -43,7 +43,8 @@ class Steps:
         n_groups = len(self.inputs.page_table) - crossed
         self._batch = Batch(self.inputs, executor.facts.memory.page_size, facts.has_states, n_groups)
         self._adapter_rows: AdapterRows | None = None
-        self._row_columns = (CrossColumns if crossed else RowColumns)(self.inputs, rows) if rows else None
+        row_columns = (CrossColumns if crossed else RowColumns)(self.inputs, rows) if rows else None
+        self._columns: list[Columns] = [columns for columns in (row_columns, more) if columns]
         self._samples: SamplePlan | None = None
         self._n_requests = 0
 
@@ -59,12 +60,16 @@ class Steps:
         lengths = samples.lengths(self._batch.seq_lens)
         return InFlight(work, samples, request, lengths, samples.slots(), began, self.sizes.n_first_runs)
 
-    def fill(self, work: StepWork, wants_rows: bool = False, with_adapters: bool = False) -> StepRequest:
-        """Write the inputs of a step; what to launch then."""
+    def fill(
+        self, work: StepWork, wants_rows: bool = False, with_adapters: bool = False, output: int | None = None
+    ) -> StepRequest:
+        """Write the inputs of a step; what to launch then. Its rows are those that its sequences want, unless told."""
         self._batch.fill(work)
-        extras = self._row_columns.fill(work) if self._row_columns else 0
+        extras = 0
+        for columns in self._columns:
+            extras |= columns.fill(work)
         n_rounds, sends_rows = self._fill_adapters(work) if with_adapters else (0, False)
-        output = work.sequences[0].wanted.output
+        output = work.sequences[0].wanted.output if output is None else output
         inputs = self.inputs
         counts = inputs.n_tokens, inputs.n_rows, inputs.n_seqs, self._batch.n_most
         bucket = self.sizes.choose(output, n_rounds, counts, extras)

@@ -6,9 +6,11 @@ from tahr.engine.engine import Engine
 from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.draft_model import DraftModelProposer
 from tahr.engine.speculation.speculator import Speculator
+from tahr.errors import ConfigError
 from tahr.library.inference.config import InferenceConfig
 from tahr.library.inference.loaded_model import N_TEXTS, engine_config, local_files
 from tahr.loading.builder import load_engine, open_tokenizer, tokenizer_at
+from tahr.loading.drafters import is_drafter
 from tahr.loading.speculation import check_same_vocabulary
 from tahr.models.config.record import ModelConfig
 from tahr.models.loader.load import OpenedModel, open_model
@@ -42,6 +44,11 @@ def local_draft(path: str, tokenizer: Tokenizer) -> OpenedModel:
     """The draft model at a path; nothing is fetched."""
     files = local_files(path)
     source = open_model(files.weights, files.directory)
+    if is_drafter(source):
+        raise ConfigError(
+            f"{files.name} is a drafter that was trained for a model, and a SpeculativeEngine takes a smaller model: "
+            "use LLM with spec_draft."
+        )
     check_same_vocabulary(files.name, open_tokenizer(files, source), tokenizer)
     return replace(source, name=files.name)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from tahr.errors import UnsupportedModel
 from tahr.models.config.record import ModelConfig
+from tahr.models.drafters.reading import refuse_drafter
 from tahr.models.encoders.bert import BERT, ROBERTA
 from tahr.models.encoders.embedding_gemma import GEMMA_EMBEDDING
 from tahr.models.encoders.modern_bert import MODERN_BERT
@@ -192,6 +193,7 @@ LOOKALIKES = frozenset(
 
 def from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
     """Read a config.json; `name` is what the model is called, for files that do not say what they are."""
+    refuse_drafter(config)
     kind = model_type(config)
     if kind in FAMILIES:
         return read_hf(config, FAMILIES[kind])

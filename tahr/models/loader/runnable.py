@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from tahr.models.drafters.reading import drafter_kind, read_drafter
 from tahr.models.loader.registry import family_of_gguf, from_hf, unknown
 
 
@@ -15,6 +16,14 @@ class Known(Protocol):
     def config(self) -> Mapping[str, Any] | None: ...
     @property
     def architecture(self) -> str | None: ...
+
+
+def refuse_unsupported_draft(known: Known) -> None:
+    """Refuse what cannot guess for another model: it is a drafter, or a smaller model."""
+    if known.config is not None and drafter_kind(known.config):
+        read_drafter(known.config)
+    else:
+        refuse_unsupported(known)
 
 
 def refuse_unsupported(known: Known) -> None:

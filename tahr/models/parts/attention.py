@@ -17,7 +17,15 @@ class Attention:
     """Attention over the sequence's pages, with grouped heads, rope and, in some families, norms of queries and keys,
     sinks, or slopes in place of rope. It is causal, but for encoders and, in some families, tokens of images."""
 
-    def __init__(self, cfg: ModelConfig, layer: int, w: Weights, qk_norm: QkNorm = "", sinks: bool = False):
+    def __init__(
+        self,
+        cfg: ModelConfig,
+        layer: int,
+        w: Weights,
+        qk_norm: QkNorm = "",
+        sinks: bool = False,
+        width_in: int = 0,  # width of the rows it reads; 0: the model's
+    ):
         kind = cfg.kinds[layer]
         q_width = cfg.n_heads * cfg.head_dim
         kv_width = cfg.n_kv_heads * cfg.head_dim
@@ -38,7 +46,8 @@ class Attention:
         self.images_both_ways = cfg.chat_vision is not None and cfg.chat_vision.place.both_ways
         heights = {"q_proj": q_width, "k_proj": kv_width, "v_proj": kv_width}
         self.gated = w.has("g_proj.weight")
-        self.qkv = w.joined(heights | ({"g_proj": q_width} if self.gated else {}), cfg.width, cfg.qkv_bias)
+        heights |= {"g_proj": q_width} if self.gated else {}
+        self.qkv = w.joined(heights, width_in or cfg.width, cfg.qkv_bias)
         self.out = w.linear("o_proj", cfg.width, q_width, cfg.out_bias)
         self.sub_norm = w.norm("attn_sub_norm", q_width) if w.has("attn_sub_norm.weight") else None
         self.norms = head_norms(cfg, w, qk_norm == "heads") if qk_norm in ("heads", "units") else None

@@ -68,6 +68,10 @@ class ResidualStream:
         self.rows, normed = norm.apply_to_sum(self.backend, self.rows, pending, self.scale)
         return normed
 
+    def summed(self) -> Tensor:
+        """The rows with everything added so far; what is pending stays so."""
+        return self.rows if self.pending is None else self.backend.add(self.rows, self.pending, self.scale)
+
     def without_pending(self) -> "ResidualStream":
         """The stream as it was before the last addition: what the second half of a parallel layer reads."""
         return ResidualStream(self.backend, self.rows, self.scale)
