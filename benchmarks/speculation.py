@@ -2,6 +2,7 @@
 
 usage: benchmarks/speculation.py lookup [MODEL]             prompt lookup on texts that are edited and summarised
        benchmarks/speculation.py draft [--backend cuda] [--target 1.7B] [--draft 135M] [--agree 0.8] [--requests 1 16]
+       benchmarks/speculation.py draft --draft eagle3      the same with an EAGLE-3 drafter in the shape of its target
        benchmarks/speculation.py table [...]                speed-up by acceptance and tokens per draft, one request
 
 The draft model and its target have random weights in the shape of real ones (Q8_0 on a CPU, bf16 on a GPU). They run
@@ -37,6 +38,7 @@ from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.speculator import Speculator
 from tahr.engine.step.drafts import AcceptedTokens, Drafts
 from tahr.loading.builder import build_engine
+from tahr.loading.drafters import load_drafter
 from tahr.loading.speculation import Draft
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import OpenedModel, load
@@ -44,6 +46,7 @@ from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor
 
 N_IN, N_OUT, TURNS = 64, 96, 7
+TRAINED, N_DRAFT_VOCAB = "eagle3", 32000
 
 
 @dataclass(frozen=True)
@@ -105,14 +108,49 @@ def tensors(shape: Shape, form: str) -> list[HostTensor]:
 def make_decoder(name: str, backend: Backend, form: str, share: float = 1.0) -> Decoder:
     """A model with this share of the shape's layers."""
     shape = replace(SHAPES[name], n_layers=max(1, round(share * SHAPES[name].n_layers)))
-    config = {
+    config = llama_config(shape)
+    opened = OpenedModel(name, "safetensors", config, {t.name: t for t in tensors(shape, form)}, 0, {})
+    return load(opened, backend).decoder
+
+
+def llama_config(shape: Shape) -> dict[str, object]:
+    return {
         "model_type": "llama", "hidden_size": shape.width, "num_hidden_layers": shape.n_layers,
         "num_attention_heads": shape.n_heads, "num_key_value_heads": shape.n_kv_heads, "head_dim": shape.head_dim,
         "intermediate_size": shape.n_ffn, "vocab_size": shape.n_vocab, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
         "max_position_embeddings": 8192, "tie_word_embeddings": shape.tied, "hidden_act": "silu",
     }  # fmt: skip
-    opened = OpenedModel(name, "safetensors", config, {t.name: t for t in tensors(shape, form)}, 0, {})
-    return load(opened, backend).decoder
+
+
+def make_draft(args: argparse.Namespace, backend: Backend, form: str, target: Decoder) -> Draft:
+    """A smaller model, or a drafter of one layer that may guess as many tokens as published ones."""
+    if args.draft != TRAINED:
+        return Draft(args.draft, make_decoder(args.draft, backend, form, args.layers))
+    shape = replace(SHAPES[args.target], n_layers=1)
+    layers = llama_config(shape)
+    n_draft = min(N_DRAFT_VOCAB, shape.n_vocab)
+    taps = [1, target.config.n_layers // 2, target.config.n_layers - 2]
+    config = {"speculators_model_type": "eagle3", "transformer_layer_config": layers, "draft_vocab_size": n_draft,
+              "eagle_aux_hidden_state_layer_ids": taps}  # fmt: skip
+    found = load_drafter(OpenedModel(TRAINED, "safetensors", config, drafter_tensors(shape, form, n_draft), 0, {}),
+                         backend, target)  # fmt: skip
+    return Draft(TRAINED, found.drafter, found.n_weight_bytes, found.tokens)
+
+
+def drafter_tensors(shape: Shape, form: str, n_draft: int) -> dict[str, HostTensor]:
+    """One layer that reads two rows side by side, and what is before and behind it."""
+    rng, width = np.random.default_rng(1), shape.width
+    made = {t.name.removeprefix("model."): t for t in tensors(replace(shape, n_layers=1, tied=True), form)}
+    del made["embed_tokens.weight"]  # that of the target
+    q, kv = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
+    sizes = {"layers.0.self_attn.q_proj": (q, 2 * width), "layers.0.self_attn.k_proj": (kv, 2 * width),
+             "layers.0.self_attn.v_proj": (kv, 2 * width), "fc": (width, 3 * width),
+             "lm_head": (n_draft, width)}  # fmt: skip
+    made |= {f"{name}.weight": matrix(f"{name}.weight", form, *size, rng) for name, size in sizes.items()}
+    made["layers.0.hidden_norm.weight"] = replace(made["norm.weight"], name="layers.0.hidden_norm.weight")
+    spread = np.arange(n_draft) * (shape.n_vocab // n_draft) - np.arange(n_draft)
+    made["d2t"] = HostTensor("d2t", FORMATS["I64"], (n_draft,), spread.astype("<i8").view(np.uint8))
+    return made
 
 
 def open_device(name: str, n_threads: int | None) -> tuple[Backend, str]:
@@ -213,11 +251,11 @@ def report(label: str, plain: list[float], ours: list[float], speculator: Specul
 def engines(args: argparse.Namespace) -> tuple[Engine, Engine]:
     """One without speculation and one with, around the same models."""
     backend, form = open_device(args.backend, args.threads)
-    target, draft = (make_decoder(name, backend, form, args.layers) for name in (args.target, args.draft))
+    target = make_decoder(args.target, backend, form, args.layers)
     config = EngineConfig(context_size=1024, max_batch_size=16, prefix_cache=False)
     plain, _ = build_engine(backend, target, config)
     requested = replace(config, spec_draft=args.draft, spec_tokens=args.tokens)
-    ours, _ = build_engine(backend, target, requested, draft=Draft(args.draft, draft))
+    ours, _ = build_engine(backend, target, requested, draft=make_draft(args, backend, form, target))
     return plain, ours
 
 
@@ -289,7 +327,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="smollm2:135m")
     parser.add_argument("--backend", default="cpu")
     parser.add_argument("--target", default="1.7B", choices=SHAPES)
-    parser.add_argument("--draft", default="135M", choices=SHAPES)
+    parser.add_argument("--draft", default="135M", choices=[*SHAPES, TRAINED])
     parser.add_argument("--agree", type=float, default=0.8)
     parser.add_argument("--tokens", type=int, default=4)
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 16])

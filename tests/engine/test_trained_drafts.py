@@ -12,8 +12,8 @@ import pytest
 
 from drafter_files import TAPS, make_arrays, write_drafter
 from drafter_runs import DrafterRuns, config_for, tapped_rows, taught, taught_draft
+from engines import alone, here, loaded, page_bytes, run, submit
 from engines import greedy as greedily
-from engines import here, loaded, page_bytes, run, submit
 from lora_files import peft_tensors, write_peft
 from speculating import speculating
 from tahr import LLM, SamplingParams, SpeculativeEngine
@@ -25,7 +25,9 @@ from tahr.engine.speculation.trained import TrainedProposer
 from tahr.errors import ConfigError
 from tahr.executor.output import Output
 from tahr.grammar import Grammar
+from tahr.loading.builder import build_engine
 from tahr.loading.drafters import LoadedDrafter, load_drafter
+from tahr.loading.speculation import Draft
 from tahr.models.loader.load import open_model
 from test_engine import prompts
 
@@ -160,6 +162,19 @@ def test_a_drafter_that_fails_while_it_follows_harms_nobody(stories: Path, monke
     seq = submit(eng, prompts(stories)[0], greedily(8))
     run(eng, seq)
     assert eng.speculator and eng.speculator.failed and seq.n_generated == 8
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
+def test_a_drafter_whose_weights_are_no_numbers_changes_no_reply(stories: Path, tmp_path: Path, value: float) -> None:
+    decoder = loaded(stories)[0].decoder
+    config = config_for(decoder)
+    arrays = {name: np.full_like(values, value) for name, values in make_arrays(config).items()}
+    found = load_drafter(open_model([], write_drafter(tmp_path, config, arrays)), here(), decoder)
+    draft = Draft("wild", found.drafter, 0, found.tokens)
+    eng = build_engine(here(), decoder, EngineConfig(context_size=256, page_size=8), draft=draft)[0]
+    assert eng.speculator
+    eng.speculator.adapts = False
+    assert run(eng, submit(eng, prompts(stories)[0])) == [alone(stories, prompts(stories)[0])]
 
 
 def test_rows_of_a_ring() -> None:

@@ -1,4 +1,5 @@
-"""Adapters that list more than any real one: refused before anything is made of it, because a server's clients wait."""
+"""Adapters and drafters that list more than any real one: refused before anything is made of it, because a server's
+clients wait."""
 
 import json
 import struct
@@ -6,16 +7,20 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from drafter_files import CASES as DRAFTERS
+from drafter_files import make_arrays, write_drafter
 from gguf_maker import Gguf, Typed, with_header
 from lora_files import peft_config
 from model_cases import CASES, make_weights
 from model_files import write_hf
 from tahr.backends.reference.backend import ReferenceBackend
-from tahr.errors import CorruptFile, LoadError
+from tahr.errors import CorruptFile, LoadError, TahrError
+from tahr.loading.drafters import load_drafter
 from tahr.models.loader import load, open_model
 from tahr.models.lora import AdapterTarget, open_adapter
 from tahr.weights import open_gguf
@@ -115,3 +120,38 @@ def test_the_text_of_a_whole_header_is_bounded(tmp_path: Path) -> None:
         file.truncate(1 << 33)
     with pytest.raises(CorruptFile, match="bytes of text"):
         open_gguf(path)
+
+
+# ---- drafters -----------------------------------------------------------------------------------------------------
+
+LAYERS = DRAFTERS["llama"]["transformer_layer_config"]
+DRAFTER_CONFIGS: dict[str, dict[str, Any]] = {
+    "a vocabulary of 10^30": {"draft_vocab_size": 10**30},
+    "a vocabulary as large as may be": {"transformer_layer_config": {**LAYERS, "vocab_size": 1 << 22}},
+    "rows as wide as may be": {"target_hidden_size": 1 << 17},
+    "layers without end": {"transformer_layer_config": {**LAYERS, "num_hidden_layers": 10**9}},
+    "as many layers as may be": {"transformer_layer_config": {**LAYERS, "num_hidden_layers": 1024}},
+    "a list of layers without end": {"eagle_aux_hidden_state_layer_ids": list(range(10**5))},
+    "a layer of 4,000 digits": {"eagle_aux_hidden_state_layer_ids": [1, 2, 10**4000]},
+    "a kind of a megabyte": {"speculators_model_type": "x" * (1 << 20)},
+    "layers of a type of a megabyte": {"transformer_layer_config": {**LAYERS, "model_type": "x" * (1 << 20)}},
+    "a kind that is an object": {"speculators_model_type": {"eagle3": 1}},
+    "lists in lists": {"eagle_aux_hidden_state_layer_ids": [[[[1]]]]},
+}
+
+
+@pytest.mark.parametrize("fields", DRAFTER_CONFIGS.values(), ids=DRAFTER_CONFIGS)
+def test_drafters_that_say_too_much(tmp_path: Path, fields: dict[str, Any]) -> None:
+    path = write_drafter(tmp_path, DRAFTERS["llama"], make_arrays(DRAFTERS["llama"]))
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | fields))
+    target: Any = SimpleNamespace(config=SimpleNamespace(width=32, n_vocab=96, n_layers=6), head=None)
+    began = time.perf_counter()
+    tracemalloc.start()
+    try:
+        with pytest.raises(TahrError) as caught:
+            load_drafter(open_model([], path), ReferenceBackend(), target)
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(str(caught.value)) < 1000 and time.perf_counter() - began < 5

@@ -111,7 +111,10 @@ def read_taps(f: Fields) -> tuple[int, ...]:
     """The layers of the model whose input a drafter reads, as far as its file says."""
     name = "eagle_aux_hidden_state_layer_ids"
     items = f.items(name)
-    numbers = all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in items)
-    if len(items) > MOST_TAPS or not numbers or items != sorted(set(items)):
+    if len(items) > MOST_TAPS or not all(map(is_layer, items)) or items != sorted(set(items)):
         raise f.wrong(name, f"at most {MOST_TAPS} numbers of layers, in order")
     return tuple(items)
+
+
+def is_layer(item: Any) -> bool:
+    return isinstance(item, int) and not isinstance(item, bool) and 0 <= item < limits.MOST_LAYERS
