@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from backends_here import NAMES, backend
+from drafter_runs import taught
 from late_backend import LateBackend
 from lora_files import peft_tensors, write_peft
 from tahr import LLM, SamplingParams
@@ -213,6 +214,11 @@ def test_what_knows_no_parts_of_matrices_is_refused(stories: Path, options: dict
     (name,) = options
     with pytest.raises(ConfigError, match=f"{name} is set beside virtual_ranks"):
         opened(stories, 2, **options)
+
+
+def test_a_drafter_that_was_trained_for_one_decoder_is_refused(stories: Path) -> None:
+    with pytest.raises(ConfigError, match="a drafter that was trained for the model, which virtual_ranks do not have"):
+        opened(stories, 2, spec_draft=str(taught(stories)))
 
 
 def test_numbers_of_ranks_that_do_not_work_are_refused(stories: Path) -> None:
