@@ -7,13 +7,25 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
-from speech_cases import CASES, FIXTURES, N_NEW, PROMPT, SHAPES, frames_of, make_weights, next_token  # noqa: E402
+from speech_cases import (  # noqa: E402
+    CASES,
+    FIXTURES,
+    HEADS,
+    N_NEW,
+    PROMPT,
+    SAID,
+    SHAPES,
+    frames_of,
+    make_weights,
+    next_token,
+)
 
 
 def write(folder: str, case: str, weights: dict[str, np.ndarray]) -> None:
@@ -35,8 +47,7 @@ def saved_shapes(case: str) -> dict[str, tuple[int, ...]]:
         return {name: tensor.shape for name, tensor in sorted(tensors.items())}
 
 
-def expected(case: str) -> dict[str, np.ndarray]:
-    """The encoder's rows, the logits of a prompt, and the likeliest tokens after it, one by one."""
+def model_of(case: str) -> Any:
     import torch
     from transformers import WhisperForConditionalGeneration
 
@@ -45,7 +56,30 @@ def expected(case: str) -> dict[str, np.ndarray]:
         model = WhisperForConditionalGeneration.from_pretrained(
             folder, dtype=torch.float32, attn_implementation="eager"
         )
-    model.eval()
+    return model.eval()
+
+
+def looks_of(case: str) -> dict[str, np.ndarray]:
+    """How a text looks at the rows, how likely its tokens are, and the first row of each by transformers' functions."""
+    import torch
+    from transformers.models.whisper.generation_whisper import _dynamic_time_warping, _median_filter
+
+    features = torch.from_numpy(frames_of(case).T[None])
+    with torch.no_grad():
+        found = model_of(case)(features, decoder_input_ids=torch.tensor([SAID]), output_attentions=True)
+    weights = torch.stack([found.cross_attentions[layer][0, head] for layer, head in HEADS[case]])
+    std, mean = torch.std_mean(weights, dim=1, keepdim=True, unbiased=False)
+    alignment = _median_filter((weights - mean) / std, 7).mean(dim=0)
+    tokens, rows = _dynamic_time_warping(-alignment[3:-1].double().numpy())
+    starts = rows[np.diff(tokens, prepend=-1) > 0]
+    return {"weights": weights.numpy(), "logits": found.logits[0].numpy(), "starts": starts}
+
+
+def expected(case: str) -> dict[str, np.ndarray]:
+    """The encoder's rows, the logits of a prompt, and the likeliest tokens after it, one by one."""
+    import torch
+
+    model = model_of(case)
     features = torch.from_numpy(frames_of(case).T[None])
     tokens = list(PROMPT)
     with torch.no_grad():
@@ -62,6 +96,7 @@ def main() -> None:
     SHAPES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     for case in sys.argv[1:] or CASES:
         np.savez_compressed(FIXTURES / f"{case}.npz", **expected(case))  # type: ignore[arg-type]
+        np.savez_compressed(FIXTURES / f"{case}_looks.npz", **looks_of(case))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

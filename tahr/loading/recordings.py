@@ -1,10 +1,12 @@
 """Parts of a loaded model that only those have which write down recordings."""
 
+from dataclasses import replace
+
 from tahr.config import EngineConfig
 from tahr.errors import ConfigError
 from tahr.models.config.record import ModelConfig
 from tahr.models.loader.load import OpenedModel
-from tahr.speech.decoding.tokens import SpeechTokens, read_tokens
+from tahr.speech.decoding.tokens import SpeechTokens, heads_of, read_tokens
 from tahr.text.tokens.tokenizer import Tokenizer
 
 
@@ -12,7 +14,9 @@ def speech_tokens(source: OpenedModel, config: ModelConfig, tokenizer: Tokenizer
     """The special tokens of a model that writes down recordings."""
     if not config.audio:
         return None
-    return read_tokens(source.generation, tokenizer.special_ids, min(config.n_vocab, tokenizer.n_vocab))
+    generation = source.generation
+    tokens = read_tokens(generation, tokenizer.special_ids, min(config.n_vocab, tokenizer.n_vocab))
+    return replace(tokens, alignment_heads=heads_of(generation, config.n_layers, config.n_heads))
 
 
 def refuse_drafts(source: OpenedModel, config: EngineConfig) -> None:

@@ -1,9 +1,11 @@
 """Transcripts as text, JSON and subtitles."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
-from tahr.speech.decoding.results import SpokenSegment
+from tahr.speech.decoding.results import SpokenSegment, SpokenWord
 from tahr.speech.languages import NAMES
 
 FORMATS = ("text", "json", "verbose_json", "srt", "vtt")
@@ -31,6 +33,14 @@ def cue_text(segment: SpokenSegment) -> str:
     return segment.text.strip().replace("\n", " ").replace("-->", "->")
 
 
+def by_word(segments: Iterable[SpokenSegment]) -> Iterator[SpokenSegment]:
+    """Each word as a segment of its own."""
+    numbers = count()
+    for segment in segments:
+        for word in segment.words or ():
+            yield replace(segment, id=next(numbers), start=word.start, end=word.end, text=word.text)
+
+
 def text_of(segments: Sequence[SpokenSegment]) -> str:
     return "".join(segment.text for segment in segments).strip()
 
@@ -51,12 +61,25 @@ def segment_object(segment: SpokenSegment) -> dict[str, Any]:
     }
 
 
-def verbose_object(segments: Sequence[SpokenSegment], language: str, seconds: float, task: str) -> dict[str, Any]:
+def word_object(word: SpokenWord) -> dict[str, Any]:
+    return {"word": word.text.strip(), "start": word.start, "end": word.end}
+
+
+def verbose_object(
+    segments: Sequence[SpokenSegment], language: str, seconds: float, task: str, has_segments: bool = True
+) -> dict[str, Any]:
     """The reply of `verbose_json`."""
-    return {
+    found: dict[str, Any] = {
         "task": task,
         "language": NAMES.get(language, language),
         "duration": round(seconds, 3),
         "text": text_of(segments),
-        "segments": [segment_object(segment) for segment in segments],
     }
+    if has_segments:
+        found["segments"] = [segment_object(segment) for segment in segments]
+    return found
+
+
+def words_object(segments: Sequence[SpokenSegment]) -> dict[str, Any]:
+    """The rest of `verbose_json`, where times of words were wanted."""
+    return {"words": [word_object(word) for segment in segments for word in segment.words or ()]}

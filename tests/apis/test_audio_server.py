@@ -90,6 +90,29 @@ def test_every_format(client: httpx.Client, folder: Path) -> None:
     ]
 
 
+def test_times_of_words(client: httpx.Client, folder: Path) -> None:
+    with LLM(str(folder)) as llm:
+        segments = list(llm.transcribe(SOUND, TranscribeOptions(language="de", temperatures=(1.0,), has_words=True)))
+    words = [word for segment in segments for word in segment.words or ()]
+    assert words
+    form = {"response_format": "verbose_json", "language": "de"}
+    alone = ask(client, **form, **{"timestamp_granularities[]": "word"}).json()
+    assert alone["words"] == [{"word": word.text.strip(), "start": word.start, "end": word.end} for word in words]
+    assert "segments" not in alone and alone["text"] == text_of(segments)
+    both = ask(client, **form, **{"timestamp_granularities[]": ["word", "segment"]}).json()
+    assert both["words"] == alone["words"] and len(both["segments"]) == len(segments)
+    assert "words" not in ask(client, **form).json()
+    fewer = {"timestamp_granularities[]": "word", "hallucination_silence_threshold": "0.1"}
+    assert len(ask(client, **form, **fewer).json()["words"]) <= len(words)
+
+
+def test_words_that_are_likely(client: httpx.Client) -> None:
+    plain, likely = ask(client), ask(client, hotwords="Tahr, Paris")
+    assert plain.status_code == likely.status_code == 200
+    assert ask(client, **{"keywords[]": ["Tahr", "Paris"]}).json() == likely.json() != plain.json()
+    assert ask(client, vad_filter="false", patience="2").status_code == 200
+
+
 def test_streams_give_segments_as_they_are_found(client: httpx.Client) -> None:
     events = [json.loads(line[6:]) for line in ask(client, stream="true").text.splitlines() if line]
     *deltas, done = events
@@ -143,6 +166,10 @@ def test_openai_python(server: HttpServer) -> None:
         file=file, model="whisper", response_format="verbose_json", timestamp_granularities=["segment"], temperature=1
     )
     assert verbose.segments and math.isclose(verbose.duration, 1.5) and verbose.text == said.text
+    timed = client.audio.transcriptions.create(
+        file=file, model="whisper", response_format="verbose_json", timestamp_granularities=["word"], temperature=1
+    )
+    assert timed.words and timed.words[0].end >= timed.words[0].start
     for form in ("text", "srt", "vtt"):
         got: Any = client.audio.transcriptions.create(file=file, model="whisper", response_format=form, temperature=1)
         assert isinstance(got, str) and got.strip()
@@ -169,14 +196,21 @@ def test_openai_python(server: HttpServer) -> None:
         ({"response_format": "srt", "stream": "true"}, "stream", "is not streamed"),
         ({"stream": "maybe"}, "stream", "wrong type"),
         ({"timestamp_granularities[]": "word"}, "timestamp_granularities", "Times of words"),
-        ({"timestamp_granularities": "line"}, "timestamp_granularities", "ask for segment"),
+        ({"timestamp_granularities": "line"}, "timestamp_granularities", "ask for segment or word"),
+        ({"timestamp_granularities[]": "word", "response_format": "srt"}, "timestamp_granularities", "verbose_json"),
+        ({"hallucination_silence_threshold": "2"}, "hallucination_silence_threshold", "needs times of words"),
+        ({"hallucination_silence_threshold": "nan"}, "hallucination_silence_threshold", "above 0"),
+        ({"patience": "nan"}, "patience", "above 0"),
+        ({"patience": "11"}, "patience", "at most be 10"),
+        ({"vad_filter": "perhaps"}, "vad_filter", "wrong type"),
+        ({"hotwords": "x" * 30_000}, "hotwords", "30000 characters"),
+        ({"keywords[]": ["x" * 15_000, "y" * 15_000]}, "hotwords", "30002 characters"),
         ({"include[]": "logprobs"}, "include", "not supported"),
-        ({"keywords[]": ["a", "b"]}, "keywords", "not supported"),
         ({"chunking_strategy[type]": "server_vad"}, "chunking_strategy", "not supported"),
         ({"prompt": "x" * 100_000}, "prompt", "100000 characters"),
         ({"prompt": "x" * 200_000}, "prompt", "has 200000 bytes"),
         ({"prompt": b"\xff"}, "prompt", "not UTF-8"),
-        ({"hotwords": "x"}, "hotwords", "not one this route knows"),
+        ({"hotword": "x"}, "hotword", "not one this route knows"),
         ({"language": ["en", "de"]}, "language", "sent twice"),
     ],
 )

@@ -31,6 +31,8 @@ CASES: dict[str, Config] = {
 }  # fmt: skip
 PROMPT = [1, 7, 30]
 N_NEW = 12
+SAID = [1, 7, 30, 55, 12, 80, 44, 91, 3, 61, 95]  # a text that is looked at: three tokens before it, an end behind it
+HEADS = {"whisper": [(0, 1), (1, 0)], "whisper_wide": [(0, 2), (1, 0), (2, 1)]}  # layers and heads
 
 
 def frames_of(case: str, seed: int = 3) -> np.ndarray:

@@ -30,7 +30,7 @@ def loaded_on(case: str, name: str, quantize: str | None = None) -> Loaded:
 
 def engine_of(case: str, name: str, **settings: object) -> Engine:
     backend = backends_here.backend(name, deterministic=True)
-    config = EngineConfig(page_size=8, kv_dtype="f32", **settings)  # type: ignore[arg-type]
+    config = EngineConfig(**{"page_size": 8, "kv_dtype": "f32", **settings})  # type: ignore[arg-type]
     return build_engine(backend, loaded_on(case, name).decoder, config)[0]
 
 

@@ -187,6 +187,14 @@ def test_the_text_so_far_is_the_next_prompt_unless_chance_chose_it() -> None:
     assert script.asked[0].prompt == (previous, *said, *start)
     assert script.asked[1].prompt == (previous, *said, FIRST, *b"one", FIRST + 5, *start)
     assert script.asked[2].prompt == start
+    likely = list(b" Tahr")
+    hot = Script(160, texts, hotwords="Tahr ")
+    assert [ask.prompt for ask in hot.asked] == [
+        (previous, *likely, *start),
+        (previous, *likely, FIRST, *b"one", FIRST + 5, *start),
+    ]
+    long = Script(80, texts, hotwords="w" * 300, prompt="p" * 300)
+    assert long.asked[0].prompt == (previous, 32, *b"w" * 110, *b"p" * 112, *start)
     apart = Script(160, texts, prompt="Names", uses_previous=False)
     assert [ask.prompt for ask in apart.asked] == [(previous, *said, *start), start]
 

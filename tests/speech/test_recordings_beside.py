@@ -34,10 +34,11 @@ def options(**more: Any) -> TranscribeOptions:
 
 
 def segments(llm: LLM, chosen: TranscribeOptions) -> list[Any]:
-    return [(each.start, each.tokens, each.window.mean_logprob) for each in llm.transcribe(SOUND, chosen)]
+    found = llm.transcribe(SOUND, chosen)
+    return [(each.start, each.tokens, each.window.mean_logprob, each.words) for each in found]
 
 
-@pytest.mark.parametrize("chosen", [options(), options(beams=3), options(temperatures=(0.7,))])
+@pytest.mark.parametrize("chosen", [options(), options(beams=3), options(temperatures=(0.7,)), options(has_words=True)])
 @pytest.mark.parametrize(
     "settings",
     [{"max_batch_size": 1}, {"max_batch_size": 2}, {"prefill_chunk_size": 3}, {"prefix_cache": False}],
@@ -59,10 +60,10 @@ def test_steps_pass_through_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch)
         return made[-1]
 
     with LLM(str(folder)) as plain:
-        wanted = segments(plain, options(beams=2))
+        wanted = segments(plain, options(beams=2, has_words=True))
     monkeypatch.setattr(builder, "LocalExecutor", echoing)
     with LLM(str(folder)) as llm:
-        assert segments(llm, options(beams=2)) == wanted
+        assert segments(llm, options(beams=2, has_words=True)) == wanted
     assert sum(each.n_echoes for each in made) > 5
 
 
@@ -84,7 +85,7 @@ def test_a_model_of_texts_at_work_beside_it(folder: Path) -> None:
 
 def test_windows_are_shared_under_one_salt_only(folder: Path) -> None:
     with LLM(str(folder)) as llm:
-        window = recording_of(llm.model_config, iter([SOUND])).read(0)
+        window = recording_of(llm.model_config, iter([SOUND]), TranscribeOptions()).read(0)
         assert window
         digests = [job_of(llm, options(), salt)._rows_of(window).spans[0].digest for salt in ("", "a", "b", "a")]
     assert digests[1] == digests[3] and len(set(digests)) == 3

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,8 @@ def test_no_more_are_at_work_than_have_room(llm: AsyncLLM, monkeypatch: pytest.M
 def test_leaving_ends_the_process_and_the_texts(llm: AsyncLLM) -> None:
     async def main() -> None:
         noise = np.random.default_rng(1).normal(0, 0.2, 16_000 * 60).clip(-1, 1).astype(np.float32)
-        for wait_s in (0.0, 0.3, 1.0):
-            stream = await llm.transcribe(wav(noise), PLAIN)
+        for wait_s, chosen in ((0.0, PLAIN), (0.3, PLAIN), (1.0, replace(PLAIN, has_words=True))):
+            stream = await llm.transcribe(wav(noise), chosen)
             await asyncio.sleep(wait_s)
             stream.close()
             assert becomes_empty(llm), wait_s
@@ -113,7 +114,7 @@ def test_what_is_refused(llm: AsyncLLM, sound: bytes, more: dict[str, Any], erro
 def test_a_fault_takes_its_own_recording_alone(llm: AsyncLLM, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> list[Any]:
         bad = await llm.transcribe(SOUNDS[0], PLAIN)
-        monkeypatch.setattr(bad.reader, "read", lambda frame: 1 / 0)
+        monkeypatch.setattr(bad.reader, "read", lambda *_, **more: 1 / 0)
         good = segments(llm, SOUNDS[1])
         with pytest.raises(GenerateError, match="ZeroDivisionError"):
             async for _ in bad:

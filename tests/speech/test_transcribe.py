@@ -153,6 +153,11 @@ def test_the_command_writes_each_format(
     assert json.loads(written("-f", "json")) == {"text": whole["text"]}
     assert written("-f", "vtt").startswith("WEBVTT\n\n00:00:0")
     assert written("-f", "srt").startswith("1\n00:00:0")
+    timed = json.loads(written("-f", "verbose_json", "--words"))["words"]
+    assert timed and set(timed[0]) == {"word", "start", "end"}
+    assert written("-f", "srt", "--words").count(" --> ") == len(timed)
+    assert written("-f", "vtt", "--words", "--hallucination-silence-threshold", "0.1").startswith("WEBVTT")
+    assert written("--hotwords", "Tahr", "--patience", "2", "--best-of", "2", "--no-vad")
     assert written() == "".join(f"{text.strip()}\n" for text in texts)
 
 
@@ -162,6 +167,11 @@ def test_the_command_refuses(folder: Path, capsys: pytest.CaptureFixture[str]) -
         ([str(folder), "x.wav", "-l", "klingon"], "'klingon' is none of this model's"),
         ([str(folder), "x.wav", "--temperature", "3"], "between 0 and 1"),
         ([str(folder), "a.wav", "b.wav", "-f", "vtt"], "give one file"),
+        ([str(folder), "x.wav", "--words"], "have no place in text"),
+        ([str(folder), "x.wav", "--words", "-f", "json"], "choose -f srt, vtt, verbose_json"),
+        ([str(folder), "x.wav", "--hallucination-silence-threshold", "2"], "needs times of words"),
+        ([str(folder), "x.wav", "--patience", "0"], "patience must lie above 0"),
+        ([str(folder), "x.wav", "--best-of", "99"], "between 1 and 16"),
         ([str(folder), "a.wav", "b.wav", "-f", "srt"], "give one file"),
         ([str(assets.stories()), "x.wav"], "reads no recordings"),
     ):

@@ -24,6 +24,7 @@ WIDE_RECORDS = {
     "BenchPlan": "flags of bench-serve",
     "EngineConfig": "flags, and keyword arguments of LLM",
     "Settings": "flags of serve",
+    "TranscribeOptions": "flags, and keyword arguments of transcribe",
     # What users and scrapers read.
     "Completion": "public attributes",
     "GenerationRecord": "names of metrics, logs and traces",

@@ -1,16 +1,20 @@
 """A recording that an engine writes down: the way through it waits for windows, and for texts of them."""
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from hashlib import blake2b
 
 from tahr.engine.engine import Engine
 from tahr.engine.sequences.prompt_rows import PromptRows, RowSource, rows_of_input
 from tahr.kv.prefix import HASH_BYTES
+from tahr.library.transcribing.looking import LookedAt
 from tahr.library.transcribing.searches import BeamTexts, IndependentTexts, NextRow, WindowTask
-from tahr.speech.audio.windows import SoundWindow
+from tahr.models.config.record import ModelConfig
+from tahr.speech.audio.windows import SoundReader, SoundWindow
 from tahr.speech.decoding.results import Heard, SpokenSegment
 from tahr.speech.decoding.transcript import Transcript
-from tahr.speech.decoding.wanted import NextLogits, WindowAt, WriteText
+from tahr.speech.decoding.wanted import HostWork, LookAt, NextLogits, WindowAt, WriteText
 
 Found = Heard | SpokenSegment
 
@@ -18,16 +22,18 @@ Found = Heard | SpokenSegment
 class TranscriptionJob:
     """Runs on the thread that steps the engine: `advance` after each step. What is found is taken from `found`.
 
-    Where `wanted_frame` is set, the window from there on is read by others, and given to `go_on`.
+    Where `host_work` is set, others call it on any thread, with the reader of the recording, and `go_on` with its
+    result.
     """
 
-    def __init__(self, engine: Engine, transcript: Transcript, salt: str = ""):
+    def __init__(self, engine: Engine, config: ModelConfig, transcript: Transcript, salt: str = ""):
         self.found: deque[Found] = deque()
         self.finished = False
-        self.wanted_frame: int | None = None
+        self.host_work: Callable[[SoundReader], object] | None = None
         self.n_windows = 0
         self.n_fallbacks = 0
         self._engine = engine
+        self._config = config
         self._transcript = transcript
         self._salt = salt  # windows are shared with those of the same salt only
         self._run = transcript.run()
@@ -48,7 +54,7 @@ class TranscriptionJob:
 
     def go_on(self, result: object) -> None:
         """Give what was wanted last."""
-        self.wanted_frame = None
+        self.host_work = None
         while not self.finished:
             try:
                 found = self._run.send(result)
@@ -59,7 +65,10 @@ class TranscriptionJob:
                 self.found.append(found)
                 result = None
             elif isinstance(found, WindowAt):
-                self.wanted_frame = found.frame
+                self.host_work = partial(read_window, found.frame)
+                return
+            elif isinstance(found, HostWork):
+                self.host_work = partial(without_reader, found.work)
                 return
             else:
                 self._task = self._open(found)
@@ -68,14 +77,16 @@ class TranscriptionJob:
     def close(self) -> None:
         """Stop, and free what it holds."""
         self.finished = True
-        self.wanted_frame = None
+        self.host_work = None
         self._run.close()
         if self._task:
             self._task.close()
             self._task = None
 
-    def _open(self, wanted: NextLogits | WriteText) -> WindowTask:
+    def _open(self, wanted: NextLogits | LookAt | WriteText) -> WindowTask:
         rows = self._rows_of(wanted.window)
+        if isinstance(wanted, LookAt):
+            return LookedAt(self._engine, rows, wanted, self._config, self._transcript.tokens)
         if isinstance(wanted, NextLogits):
             return NextRow(self._engine, rows, wanted.tokens)
         self.n_fallbacks += wanted.temperature > 0
@@ -88,3 +99,11 @@ class TranscriptionJob:
             digest = blake2b(window.rows.data, digest_size=HASH_BYTES).digest()
             self._rows = window, rows_of_input(digest, RowSource(window.rows)).salted(self._salt)
         return self._rows[1]
+
+
+def read_window(frame: int, reader: SoundReader) -> object:
+    return reader.read(frame)
+
+
+def without_reader(work: Callable[[], object], _: SoundReader) -> object:
+    return work()

@@ -12,7 +12,7 @@ from tahr.library.transcribing.job import Found, TranscriptionJob
 from tahr.library.transcribing.transcription import Transcriber, job_of, recording_of
 from tahr.speech.audio.limits import Samples
 from tahr.speech.audio.process import Buffer, Decoding
-from tahr.speech.audio.windows import SoundReader, SoundWindow
+from tahr.speech.audio.windows import SoundReader
 from tahr.speech.decoding.options import TranscribeOptions
 from tahr.speech.decoding.results import Heard, SpokenSegment
 
@@ -60,7 +60,7 @@ class TranscriptStream:
         self.options = options
         self.job: TranscriptionJob | None = None  # only the engine's thread changes it
         self.sound = DecodedFile(data, max_s)
-        self.reader: SoundReader = recording_of(streams.llm.model_config, self.sound)
+        self.reader: SoundReader = recording_of(streams.llm.model_config, self.sound, options)
         self._streams = streams
         self._loop = asyncio.get_running_loop()
         self._arrived: deque[SpokenSegment] = deque()
@@ -181,7 +181,7 @@ class TranscriptStreams:
         job = self._running.get(stream)
         if job is None or work is None:
             return
-        had_window = job.wanted_frame is not None
+        had_work = job.host_work is not None
         try:
             work()
         except Exception as error:
@@ -193,30 +193,30 @@ class TranscriptStreams:
             self._end(stream)
         if found or job.finished:
             stream.deliver(found, job.finished)
-        if job.wanted_frame is not None and not had_window:
-            self._read(stream, job.wanted_frame)
+        if job.host_work is not None and not had_work:
+            self._work_apart(stream, job.host_work)
 
-    def _read(self, stream: TranscriptStream, frame: int) -> None:
-        """Read a window on a thread of its own."""
+    def _work_apart(self, stream: TranscriptStream, host_work: Callable[[SoundReader], object]) -> None:
+        """Read a window, or compute, on another thread."""
         if self._reading is None:
             self._reading = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="tahr-sound")
 
         def work() -> None:
             try:
-                window = stream.reader.read(frame)
+                result = host_work(stream.reader)
             except Exception as error:
                 failure = error
                 self._post(lambda: self._fail(stream, failure))
             else:
-                self._post(lambda: self._take(stream, window))
+                self._post(lambda: self._take(stream, result))
 
         self._reading.submit(work)
 
-    def _take(self, stream: TranscriptStream, window: SoundWindow | None) -> None:
+    def _take(self, stream: TranscriptStream, result: object) -> None:
         job = self._running.get(stream)
         if job:
-            job.wanted_frame = None
-            self._go_on(stream, lambda: job.go_on(window))
+            job.host_work = None
+            self._go_on(stream, lambda: job.go_on(result))
 
     def _fail(self, stream: TranscriptStream, error: Exception) -> None:
         if stream in self._running or stream in self._waiting:

@@ -35,7 +35,7 @@ class Transcription:
 
     def __init__(self, llm: Transcriber, blocks: Iterable[Samples], options: TranscribeOptions):
         self.heard: Heard | None = None  # known before the first segment
-        self.recording = recording_of(llm.model_config, blocks)
+        self.recording = recording_of(llm.model_config, blocks, options)
         self._llm = llm
         self._job = job_of(llm, options)
         self._segments = self._found()
@@ -82,29 +82,31 @@ class Transcription:
                         self.heard = found
                 if job.finished:
                     return
-                if job.wanted_frame is None:
+                if job.host_work is None:
                     self._llm.step()
                     with self._llm.lock:
                         job.advance()
                 else:
-                    window = self.recording.read(job.wanted_frame)
+                    result = job.host_work(self.recording)
                     with self._llm.lock:
-                        job.go_on(window)
+                        job.go_on(result)
         finally:
             with self._llm.lock:
                 job.close()
 
 
-def recording_of(config: ModelConfig, blocks: Iterable[Samples]) -> SoundReader:
+def recording_of(config: ModelConfig, blocks: Iterable[Samples], options: TranscribeOptions) -> SoundReader:
     """Windows as a model reads them."""
     audio = config.audio
     if not audio:
         raise ConfigError(f"A {config.family} model reads no recordings: choose a Whisper.")
-    return SoundReader(blocks, audio.n_frames, audio.n_bins)
+    return SoundReader(blocks, audio.n_frames, audio.n_bins, options.passes_silence)
 
 
 def job_of(llm: Transcriber, options: TranscribeOptions, salt: str = "") -> TranscriptionJob:
     """The job of a recording on a model's engine."""
     assert llm.speech, "the model was looked at before"
     encode = partial(llm.tokenizer.encode, add_special=False, parse_special=False)
-    return TranscriptionJob(llm.engine, Transcript(llm.speech, options, encode, llm.tokenizer.decode), salt)
+    return TranscriptionJob(
+        llm.engine, llm.model_config, Transcript(llm.speech, options, encode, llm.tokenizer.decode), salt
+    )

@@ -23,11 +23,15 @@ class CrossAttention:
         self.keys_values = w.joined({"k_proj": width, "v_proj": width}, cfg.width, bias=True)
         self.out = w.linear("o_proj", cfg.width, width, bias=True)
 
-    def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
+    def queries(self, run: ForwardPass, x: NormedInput) -> Tensor:
+        """The queries of tokens, as they meet the keys in memory."""
+        rotation = Rotation(run.cos_sin(self.rope), self.style)
+        return run.backend.rope_and_cache(x.linears(self.query), rotation, run.memory(self.layer))
+
+    def attended(self, run: ForwardPass, queries: Tensor) -> Tensor:
+        """The result of tokens' queries."""
         b = run.backend
-        memory = run.memory(self.layer)
-        queries = b.rope_and_cache(x.linears(self.query), Rotation(run.cos_sin(self.rope), self.style), memory)
-        return b.linear(b.attention(queries, self.spec, memory), self.out)
+        return b.linear(b.attention(queries, self.spec, run.memory(self.layer)), self.out)
 
     def store(self, b: Backend, rows: Tensor, cos_sin: Tensor, step: StepInputs) -> None:
         """Store what tokens look at: keys and values of an encoder's rows."""
@@ -46,5 +50,11 @@ class CrossedLayer(DecoderLayer):
 
     def attention(self, run: ForwardPass, stream: ResidualStream) -> None:
         """Let tokens read each other, and the encoder's rows."""
+        self.crossed(run, stream)
+
+    def crossed(self, run: ForwardPass, stream: ResidualStream) -> Tensor:
+        """`attention`; the queries with which tokens look at the rows."""
         super().attention(run, stream)
-        stream.add(self.cross(run, NormedInput(stream, self.cross_norm)))
+        queries = self.cross.queries(run, NormedInput(stream, self.cross_norm))
+        stream.add(self.cross.attended(run, queries))
+        return queries

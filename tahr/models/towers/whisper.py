@@ -1,9 +1,12 @@
 """Whisper: an encoder of recordings, and a decoder whose tokens look at its rows."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial, reduce
 
 import numpy as np
 
+from tahr.backends.api import Backend, KVStore, StepInputs, Tensor
 from tahr.errors import UnsupportedModel
 from tahr.models.config.fields import Fields
 from tahr.models.config.record import ModelConfig
@@ -17,6 +20,8 @@ from tahr.models.parts.attention import Attention
 from tahr.models.parts.cross_attention import CrossAttention, CrossedLayer
 from tahr.models.parts.makers import Make
 from tahr.models.parts.mlp import PlainMLP
+from tahr.models.parts.stream import ForwardPass
+from tahr.models.parts.text_head import HeadStep, TextHead
 from tahr.models.parts.weights import Weights
 from tahr.models.towers.recording import RecordingEncoder, arrange_convolutions, encoder_config
 
@@ -28,12 +33,38 @@ def build(cfg: ModelConfig, w: Weights) -> Decoder:
     assert cfg.audio, "the configuration has no encoder"
     w.backend.check_cross()
     layers = [crossed_layer(cfg, i, cfg.audio.n_rows, w.at(f"model.layers.{i}")) for i in range(cfg.n_layers)]
-    decoder = Decoder(cfg, w, layers)
+    decoder = WhisperDecoder(cfg, w, layers)
     crossed = [layer.cross for layer in layers]
     decoder.memory += tuple(each.memory for each in crossed)
     audio = w.at("audio").numbered(cfg.audio.layers)
     decoder.tower = RecordingEncoder(cfg.audio, audio, crossed, decoder.files)
     return decoder
+
+
+class WhisperDecoder(Decoder):
+    """Its hidden rows are what times of words are made of: the state after the final norm, then each layer's queries
+    for the encoder's rows. `text_head` makes logits of the former."""
+
+    def __init__(self, cfg: ModelConfig, w: Weights, layers: Sequence[CrossedLayer]):
+        super().__init__(cfg, w, layers)
+        assert self.head, "a Whisper writes"
+        self.crossed = layers
+        self.text_head = TextHead((HeadStep(self.head),), cfg.n_vocab)
+
+    def forward(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
+        """The logits of `step.logit_rows`."""
+        return self.logits(backend, super().hidden(backend, step, kv))
+
+    def hidden(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
+        """States and queries of `step.logit_rows`."""
+        run = ForwardPass(backend, step, kv, self.ropes)
+        stream = self._stream(run, None)
+        queries: list[Tensor] = []
+        for layer in self.crossed:
+            queries.append(backend.gather_rows(layer.crossed(run, stream), step))
+            layer.mlp(run, stream)
+        stream.gather_rows(step)
+        return reduce(partial(backend.join_heads, n_heads=1), queries, stream.normed(self.norm))
 
 
 def crossed_layer(cfg: ModelConfig, i: int, n_rows: int, w: Weights) -> CrossedLayer:

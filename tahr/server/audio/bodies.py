@@ -22,6 +22,9 @@ class TranslationBody(Struct, kw_only=True, forbid_unknown_fields=True):
     stream: bool | None = None
     seed: int | None = None
     beam_size: Annotated[int, described(minimum=1, maximum=MOST_BEAMS)] = 5
+    patience: float = 1.0
+    hotwords: str = ""
+    vad_filter: bool = True  # windows of silence and steady noise are passed over
 
 
 class TranscriptionBody(TranslationBody, kw_only=True, forbid_unknown_fields=True):
@@ -29,9 +32,10 @@ class TranscriptionBody(TranslationBody, kw_only=True, forbid_unknown_fields=Tru
 
     language: str | None = None  # its code or its name
     timestamp_granularities: list[str] | None = None
+    hallucination_silence_threshold: float | None = None  # seconds; needs times of words
+    keywords: list[str] | None = None  # likely words, like hotwords
     chunking_strategy: Limited = None
     include: Refused = None
-    keywords: Refused = None
     languages: Refused = None
     known_speaker_names: Refused = None
     known_speaker_references: Refused = None

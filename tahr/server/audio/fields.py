@@ -16,10 +16,22 @@ from tahr.speech.decoding.options import LADDER, TranscribeOptions
 from tahr.speech.formats import FORMATS
 from tahr.speech.languages import code_of
 
-LISTS = ("timestamp_granularities", "include", "keywords", "languages",
-         "known_speaker_names", "known_speaker_references")  # fmt: skip
-REFUSED = LISTS[1:]
+REFUSED = ("include", "languages", "known_speaker_names", "known_speaker_references")
+LISTS = ("timestamp_granularities", "keywords", *REFUSED)
+GRANULARITIES = ("segment", "word")
 STREAMED = ("json", "text")
+# Fields by how errors about options begin.
+FIELDS = {
+    "temperature": "temperature",
+    "beams": "beam_size",
+    "patience": "patience",
+    "The prompt": "prompt",
+    "The text of hotwords": "hotwords",
+    "The language": "language",
+    "This model knows English": "language",
+    "Times of words": "timestamp_granularities",
+    "hallucination_silence_threshold": "hallucination_silence_threshold",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,7 @@ class RecordingRequest:
     options: TranscribeOptions
     form: str
     stream: bool
+    has_segments: bool  # `verbose_json` lists them
 
 
 def read_request(
@@ -46,7 +59,9 @@ def read_request(
     if isinstance(body, TranscriptionBody):
         check_transcription(body)
     model = model_for(models, body.model)
-    return RecordingRequest(model, body.file, options_of(body, task), body.response_format, bool(body.stream))
+    has_segments = "word" not in wanted_times(body) or "segment" in wanted_times(body)
+    options = options_of(body, task)
+    return RecordingRequest(model, body.file, options, body.response_format, bool(body.stream), has_segments)
 
 
 def fields_of(parts: Sequence[FormPart]) -> dict[str, Any]:
@@ -82,23 +97,49 @@ def check_transcription(body: TranscriptionBody) -> None:
         if getattr(body, name) is not None:
             raise bad_field(name, f"{name} is not supported by this server: leave it out.", "unsupported")
     check_limited(body)
-    for each in body.timestamp_granularities or ():
-        if each == "word":
-            raise bad_field("timestamp_granularities", "Times of words are not given here: ask for segment.")
-        if each != "segment":
-            raise bad_field("timestamp_granularities", f"timestamp_granularities is {each!r:.60}: ask for segment.")
+    wanted = wanted_times(body)
+    for each in wanted:
+        if each not in GRANULARITIES:
+            raise bad_field(
+                "timestamp_granularities", f"timestamp_granularities is {each!r:.60}: ask for segment or word."
+            )
+    if "word" in wanted and body.response_format != "verbose_json":
+        what = f"Times of words have no place in {body.response_format}"
+        raise bad_field("timestamp_granularities", f"{what}: ask for verbose_json as response_format.")
+
+
+def wanted_times(body: TranslationBody) -> Sequence[str]:
+    return (body.timestamp_granularities or ()) if isinstance(body, TranscriptionBody) else ()
+
+
+def of_transcriptions(body: TranslationBody) -> dict[str, Any]:
+    """Options that translations do not have."""
+    if not isinstance(body, TranscriptionBody):
+        return {}
+    return {
+        "language": body.language and code_of(body.language),
+        "has_words": "word" in wanted_times(body),
+        "most_silence_s": body.hallucination_silence_threshold,
+    }
+
+
+def hotwords_of(body: TranslationBody) -> str:
+    keywords = body.keywords if isinstance(body, TranscriptionBody) else None
+    return ", ".join(filter(None, [body.hotwords, *(keywords or ())]))
 
 
 def options_of(body: TranslationBody, task: str) -> TranscribeOptions:
-    language = body.language if isinstance(body, TranscriptionBody) else None
     try:
         return TranscribeOptions(
-            language=language and code_of(language),
             task=task,
             temperatures=(body.temperature,) if body.temperature else LADDER,
             beams=body.beam_size,
+            patience=body.patience,
             prompt=body.prompt,
+            hotwords=hotwords_of(body),
+            passes_silence=body.vad_filter,
             seed=(body.seed or 0) % 2**31,
+            **of_transcriptions(body),
         )
     except ConfigError as error:
         raise named(error) from error
@@ -107,9 +148,7 @@ def options_of(body: TranslationBody, task: str) -> TranscribeOptions:
 def named(error: ConfigError) -> HttpError:
     """Wrong options, by the names of this API."""
     message = str(error)
-    names = {"temperature": "temperature", "beams": "beam_size", "The prompt": "prompt", "The language": "language",
-             "This model knows English": "language"}  # fmt: skip
-    field = next((name for start, name in names.items() if message.startswith(start)), None)
+    field = next((name for start, name in FIELDS.items() if message.startswith(start)), None)
     return HttpError(400, message, param=field)
 
 

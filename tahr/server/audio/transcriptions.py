@@ -17,7 +17,7 @@ from tahr.server.replies.served import caller_of
 from tahr.server.state.state import ServerState
 from tahr.speech.audio.errors import AudioTooLong, BadAudio
 from tahr.speech.decoding.results import SpokenSegment
-from tahr.speech.formats import VTT_HEAD, srt_cue, text_of, verbose_object, vtt_cue
+from tahr.speech.formats import VTT_HEAD, srt_cue, text_of, verbose_object, vtt_cue, words_object
 
 PLAIN = "text/plain; charset=utf-8"
 
@@ -91,7 +91,10 @@ def whole(requested: RecordingRequest, spoken: SpokenText, segments: list[Spoken
     if requested.form == "json":
         return "application/json", encode(TranscriptReply(text_of(segments), usage))
     language = spoken.heard.language if spoken.heard else requested.options.language or "en"
-    found = verbose_object(segments, language, spoken.seconds, requested.options.task)
+    options = requested.options
+    found = verbose_object(segments, language, spoken.seconds, options.task, requested.has_segments)
+    if options.has_words:
+        found |= words_object(segments)
     return "application/json", encode({**found, "usage": usage})
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tahr.speech.audio.gate import LEAST_WINDOW, is_steady
 from tahr.speech.audio.limits import Samples
 from tahr.speech.audio.mel import HOP, N_FFT, log_mel, reflected
 from tahr.speech.audio.rows import input_rows
@@ -26,10 +27,11 @@ class SoundWindow(NamedTuple):
 class SoundReader:
     """Frames of a recording by their number, the first of which may only grow."""
 
-    def __init__(self, blocks: Iterable[Samples], n_frames: int, n_bins: int):
+    def __init__(self, blocks: Iterable[Samples], n_frames: int, n_bins: int, passes_steady: bool = False):
         self._blocks: Iterator[Samples] = iter(blocks)
         self._n_frames = n_frames
         self._n_bins = n_bins
+        self._passes_steady = passes_steady  # windows without anything that may be speech count as silent
         self._held = np.zeros(0, np.float32)
         self._first = 0  # place of the first sample held
         self._has_ended = False
@@ -55,6 +57,11 @@ class SoundReader:
         if is_silent:
             return SoundWindow(NO_ROWS, n_frames, is_last, is_silent)
         frames = log_mel(reflected(samples) if frame == 0 else samples, self._n_frames, self._n_bins)
+        if self._passes_steady and is_steady(frames[:n_frames]):
+            # The end is looked at again: a word may begin there, and a short rest could not be told.
+            return SoundWindow(
+                NO_ROWS, n_frames if is_last else max(n_frames // 2, n_frames - LEAST_WINDOW), is_last, True
+            )
         frames[n_frames:] = 0  # zeros, not silence, stand behind the end in OpenAI's program
         return SoundWindow(input_rows(frames), n_frames, is_last, is_silent)
 

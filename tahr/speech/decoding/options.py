@@ -8,6 +8,7 @@ from tahr.errors import ConfigError
 LADDER = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 MOST_PROMPT_CHARACTERS = 20_000
 MOST_BEAMS = 16
+MOST_SILENCE_S = 30  # a window
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +22,16 @@ class TranscribeOptions:
     patience: float = 1.0  # texts that must have ended, as a multiple of the beams
     best_of: int = 5  # texts of which the likeliest is taken, at other temperatures
     prompt: str = ""  # text as if it had been said before: names, spelling
+    hotwords: str = ""  # words that are likely: before every window, as if they had been said
     has_times: bool = True  # times of segments; without them, windows follow each other without overlap
     uses_previous: bool = True  # the text so far is the prompt of the next window
     max_ratio: float | None = 2.4  # compression above which a text counts as repeating itself
     least_logprob: float | None = -1.0  # mean log-probability of a token below which a text counts as poor
     no_speech: float | None = 0.6  # probability of silence above which a poor text is dropped
+    has_words: bool = False  # times of words, which cost another look at each window
+    # Silence around words that seem made up, in seconds, from which they are dropped; None: they stay.
+    most_silence_s: float | None = None
+    passes_silence: bool = True  # windows of steady noise are passed over without a model, as silent ones are
     seed: int = 0
 
     TASKS: ClassVar[tuple[str, ...]] = ("transcribe", "translate")
@@ -39,8 +45,14 @@ class TranscribeOptions:
             raise ConfigError(f"beams and best_of must lie between 1 and {MOST_BEAMS}.")
         if not 0 < self.patience <= 10:
             raise ConfigError("patience must lie above 0 and at most be 10.")
-        if len(self.prompt) > MOST_PROMPT_CHARACTERS:
+        if self.most_silence_s is not None and not (self.has_words and 0 < self.most_silence_s <= MOST_SILENCE_S):
             raise ConfigError(
-                f"The prompt has {len(self.prompt)} characters, of which at most {MOST_PROMPT_CHARACTERS} are read: "
-                "shorten it."
+                f"hallucination_silence_threshold must lie above 0 and at most be {MOST_SILENCE_S}, and needs times of "
+                "words: ask for these too."
             )
+        for name, text in (("prompt", self.prompt), ("text of hotwords", self.hotwords)):
+            if len(text) > MOST_PROMPT_CHARACTERS:
+                raise ConfigError(
+                    f"The {name} has {len(text)} characters, of which at most {MOST_PROMPT_CHARACTERS} are read: "
+                    "shorten it."
+                )

@@ -21,6 +21,16 @@ class WindowText:
 
 
 @dataclass(frozen=True, slots=True)
+class SpokenWord:
+    """A word, with the space before it and its punctuation, and when it is said."""
+
+    text: str
+    start: float
+    end: float
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
 class SpokenSegment:
     """A part of a recording with its text, as the window found it that it belongs to."""
 
@@ -31,6 +41,7 @@ class SpokenSegment:
     text: str
     tokens: tuple[int, ...]
     window: WindowText
+    words: tuple[SpokenWord, ...] | None = None  # None: they were not wanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tahr.errors import CorruptFile
 
 Ids = NDArray[np.int64]
+Heads = tuple[tuple[int, int], ...]  # a layer and a head of it, each
 TIME_S = 0.02  # seconds between two tokens of times
 MOST_FIRST_TIME = 50  # the first segment begins in the first second
 LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
@@ -33,7 +34,7 @@ class SpeechTokens:
     suppressed_first: Ids  # besides these, as the first token
     n_vocab: int
     max_first_time: int = MOST_FIRST_TIME
-    alignment_heads: Sequence[tuple[int, int]] = ()  # layer and head; empty: those of the upper half
+    alignment_heads: Heads = ()  # heads that follow the speech
 
     @property
     def first_time(self) -> int:
@@ -78,7 +79,6 @@ def read_tokens(generation: Mapping[str, Any], special: Mapping[str, int], n_voc
         suppressed_first=ids_of(generation, "begin_suppress_tokens", n_vocab),
         n_vocab=n_vocab,
         max_first_time=int(generation.get("max_initial_timestamp_index") or MOST_FIRST_TIME),
-        alignment_heads=heads_of(generation.get("alignment_heads")),
     )
 
 
@@ -98,6 +98,18 @@ def ids_of(generation: Mapping[str, Any], field: str, n_vocab: int) -> Ids:
     return np.array([checked_id(value, field, n_vocab) for value in values], np.int64)
 
 
-def heads_of(value: Any) -> tuple[tuple[int, int], ...]:
-    pairs = value if isinstance(value, list) else []
-    return tuple((int(pair[0]), int(pair[1])) for pair in pairs if isinstance(pair, list) and len(pair) == 2)
+def heads_of(generation: Mapping[str, Any], n_layers: int, n_heads: int) -> Heads:
+    """The heads that follow the speech: those of the upper layers, where a file names none. Empty: a file names heads
+    that the model does not have, as those of some distilled models do."""
+    pairs = generation.get("alignment_heads")
+    if pairs is None:
+        return tuple((layer, head) for layer in range(n_layers // 2, n_layers) for head in range(n_heads))
+    if not isinstance(pairs, list) or not all(is_head(pair, n_layers, n_heads) for pair in pairs):
+        return ()
+    return tuple(dict.fromkeys((pair[0], pair[1]) for pair in pairs))
+
+
+def is_head(pair: Any, n_layers: int, n_heads: int) -> bool:
+    if not isinstance(pair, list) or len(pair) != 2 or not all(type(number) is int for number in pair):
+        return False
+    return bool(0 <= pair[0] < n_layers and 0 <= pair[1] < n_heads)

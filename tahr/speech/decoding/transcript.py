@@ -7,15 +7,18 @@ from typing import Any
 from tahr.errors import ConfigError
 from tahr.speech.audio.windows import SoundWindow
 from tahr.speech.decoding.options import TranscribeOptions
-from tahr.speech.decoding.results import Heard, SpokenSegment, WindowText
+from tahr.speech.decoding.results import Heard, SpokenSegment, SpokenWord, WindowText
 from tahr.speech.decoding.rules import log_probabilities
+from tahr.speech.decoding.timed import TimedWords
 from tahr.speech.decoding.tokens import SpeechTokens
 from tahr.speech.decoding.wanted import NextLogits, Wanted, WindowAt, WriteText
+from tahr.speech.words.timing import OpenSegment, WordTime
 
 FRAMES_A_SECOND = 100
 FRAMES_A_TIME = 2  # frames between two tokens of times
 FORGETS_ABOVE = 0.5  # temperature of a text that says nothing about what comes next
 MOST_PREVIOUS = 223  # tokens of a prompt: half of what the decoder reads, less one
+MOST_HOTWORDS = 111  # tokens of these at most
 
 Found = Wanted | Heard | SpokenSegment
 Finding = Generator[Found, Any, WindowText | None]
@@ -32,7 +35,8 @@ class Transcript:
         self.options = options
         self.decode = decode
         # Text that the next window reads as if it had been said before.
-        self._previous = encode(f" {options.prompt.strip()}")[-MOST_PREVIOUS:] if options.prompt.strip() else []
+        self._previous = tokens_before(options.prompt, encode)[-MOST_PREVIOUS:]
+        self._hotwords = tokens_before(options.hotwords, encode)[:MOST_HOTWORDS]
         self._n_segments = 0
 
     def run(self) -> Generator[Found, Any, None]:
@@ -48,11 +52,16 @@ class Transcript:
                 heard = self._language((yield NextLogits(window, (self.tokens.start,))))
             yield heard
         beginning = self._beginning(heard.language)
+        timed = TimedWords(self.tokens, self.options, self.decode, beginning, heard.language)
         while window:
             n_frames = window.n_frames
             text = None if window.is_silent else (yield from self._text(window, beginning, frame))
             if text and text.tokens:
-                n_frames, segments = self._segments(text, window, frame)
+                n_frames, parts = self._parts(text, window, frame)
+                if self.options.has_words:
+                    is_alone = ends_alone(text.tokens, self.tokens)
+                    n_frames, parts = yield from timed.run(window, frame, parts, n_frames, is_alone)
+                segments = self._segments(text, parts, frame)
                 yield from segments
                 self._remember(text, segments)
             is_done = window.is_last and n_frames >= window.n_frames
@@ -74,7 +83,8 @@ class Transcript:
     def _text(self, window: SoundWindow, beginning: tuple[int, ...], frame: int) -> Finding:
         """The first text of the ladder that is good enough; None where nothing is said."""
         options = self.options
-        previous = self._previous
+        n_previous = MOST_PREVIOUS - len(self._hotwords)
+        previous = [*self._hotwords, *self._previous[-n_previous:]]
         prompt = beginning if options.has_times else (*beginning, self.tokens.no_times)
         if previous and self.tokens.previous is not None:
             prompt = (self.tokens.previous, *previous, *prompt)
@@ -102,7 +112,7 @@ class Transcript:
             return False
         return options.least_logprob is None or text.mean_logprob <= options.least_logprob
 
-    def _segments(self, text: WindowText, window: SoundWindow, frame: int) -> tuple[int, list[SpokenSegment]]:
+    def _parts(self, text: WindowText, window: SoundWindow, frame: int) -> tuple[int, list[OpenSegment]]:
         """The parts between pairs of times, and where the next window begins, as frames from this one."""
         tokens = self.tokens
         parts = parts_of(text.tokens, tokens)
@@ -111,25 +121,28 @@ class Transcript:
             times = [token for token in text.tokens if tokens.is_time(token)]
             last = tokens.seconds(times[-1]) if times and times[-1] != tokens.first_time else 0.0
             length = last or window.n_frames / FRAMES_A_SECOND
-            whole = self._segment(text, text.tokens, frame, begin, begin + length)
-            return window.n_frames, [whole] if whole else []
-        found = [
-            self._segment(text, part, frame, begin + tokens.seconds(part[0]), begin + tokens.seconds(part[-1]))
-            for part in parts
-        ]
+            return window.n_frames, [self._part(text.tokens, begin, begin + length)]
+        found = [self._part(part, begin + tokens.seconds(part[0]), begin + tokens.seconds(part[-1])) for part in parts]
         n_frames = window.n_frames
-        if ends_in_pair(text.tokens, tokens):
+        if not ends_alone(text.tokens, tokens):
             n_frames = (parts[-1][-1] - tokens.first_time) * FRAMES_A_TIME or n_frames
-        return min(n_frames, window.n_frames), [segment for segment in found if segment]
+        return min(n_frames, window.n_frames), found
 
-    def _segment(
-        self, text: WindowText, part: Sequence[int], frame: int, start: float, end: float
-    ) -> SpokenSegment | None:
-        written = self.decode(self.tokens.texts(part))
-        if start >= end or not written.strip():
-            return None
-        self._n_segments += 1
-        return SpokenSegment(self._n_segments - 1, frame, round(start, 2), round(end, 2), written, tuple(part), text)
+    def _part(self, part: Sequence[int], start: float, end: float) -> OpenSegment:
+        texts = self.tokens.texts(part)
+        return OpenSegment(start, end, self.decode(texts), tuple(part), texts)
+
+    def _segments(self, text: WindowText, parts: Sequence[OpenSegment], frame: int) -> list[SpokenSegment]:
+        """Segments of a window that hold text."""
+        found: list[SpokenSegment] = []
+        for part in parts:
+            if part.start >= part.end or not part.text.strip():
+                continue
+            words = tuple(map(spoken, part.words)) if self.options.has_words else None
+            start, end = round(part.start, 2), round(part.end, 2)
+            found.append(SpokenSegment(self._n_segments, frame, start, end, part.text, part.tokens, text, words))
+            self._n_segments += 1
+        return found
 
     def _remember(self, text: WindowText, segments: list[SpokenSegment]) -> None:
         """The next window reads this text, unless it was chosen by chance."""
@@ -138,6 +151,15 @@ class Transcript:
         else:
             written = [token for segment in segments for token in segment.tokens]
             self._previous = [*self._previous, *written][-MOST_PREVIOUS:]
+
+
+def tokens_before(text: str, encode: Encode) -> list[int]:
+    """Tokens of a text as if it had been said."""
+    return encode(f" {text.strip()}") if text.strip() else []
+
+
+def spoken(word: WordTime) -> SpokenWord:
+    return SpokenWord(word.text, round(word.start, 2), round(word.end, 2), word.probability)
 
 
 def parts_of(written: Sequence[int], tokens: SpeechTokens) -> list[Sequence[int]]:
@@ -151,13 +173,18 @@ def parts_of(written: Sequence[int], tokens: SpeechTokens) -> list[Sequence[int]
     return [written[first:last] for first, last in zip([0, *cuts], cuts, strict=False)]
 
 
-def ends_in_pair(written: Sequence[int], tokens: SpeechTokens) -> bool:
-    """Whether a window's text goes on behind its last part; a single time at the end means silence after it."""
-    return not (tokens.is_time(written[-1]) and not tokens.is_time(written[-2]))
+def ends_alone(written: Sequence[int], tokens: SpeechTokens) -> bool:
+    """Whether a single time is the end of a window's text, which means silence after it."""
+    return len(written) > 1 and tokens.is_time(written[-1]) and not tokens.is_time(written[-2])
 
 
 def check_options(tokens: SpeechTokens, options: TranscribeOptions) -> None:
     """Refuse what a model does not know."""
+    if options.has_words and not tokens.alignment_heads:
+        raise ConfigError(
+            "Times of words cannot be found: generation_config.json of this model names alignment_heads that it does "
+            "not have. Leave times of words out, or remove that field: then the upper half of its layers counts."
+        )
     if not tokens.languages:
         if options.language not in (None, "en"):
             raise ConfigError(

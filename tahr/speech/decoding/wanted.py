@@ -1,5 +1,6 @@
 """Requests of the way through a recording to whoever has the sound and the model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +20,20 @@ class NextLogits(NamedTuple):
     tokens: tuple[int, ...]
 
 
+class LookAt(NamedTuple):
+    """How the tokens of a text look at their window: `Looks`."""
+
+    window: SoundWindow
+    before: tuple[int, ...]  # tokens in front of the text
+    text: tuple[int, ...]
+
+
+class HostWork(NamedTuple):
+    """The result of a function that takes a while and needs no model."""
+
+    work: Callable[[], object]
+
+
 @dataclass(frozen=True, slots=True)
 class WriteText:
     """A text of a window: a `WindowText`."""
@@ -32,4 +47,4 @@ class WriteText:
     seed: int
 
 
-Wanted = WindowAt | NextLogits | WriteText
+Wanted = WindowAt | NextLogits | LookAt | HostWork | WriteText
