@@ -80,6 +80,7 @@ class Submission:
         for index, choice in enumerate(choices):
             self.adapters.attach(choice, stack)
             choice.queueing.n_before = request.n_before + index
+            choice.queueing.is_background = request.background
             choice.rows = rows
         first, *first.queueing.forks = choices
         first.ahead.host_bound |= bool(first.queueing.forks)  # the sequence is forked when its first token is known
@@ -96,6 +97,7 @@ class Submission:
         stays: bool = False,
         lora: str | ListOf[LoraChoice] | AdapterStack = (),
         rows: PromptRows = NO_ROWS,
+        background: bool = False,
     ) -> Sequence:
         """Queue a text whose rows are wanted, not a reply: those from `first_row` on and the last go to `sink`.
 
@@ -114,10 +116,11 @@ class Submission:
         stack = lora if isinstance(lora, AdapterStack) else self.adapters.stack(lora)
         seq = self.row_sequence(list(tokens), sink, output, first_row, stays, stack)
         seq.rows = rows or NO_ROWS
+        seq.queueing.is_background = background
         self.scheduler.add(seq)
         return seq
 
-    def submit_image(self, source: RowSource, sink: Callable[[Floats], None]) -> Sequence:
+    def submit_image(self, source: RowSource, sink: Callable[[Floats], None], background: bool = False) -> Sequence:
         """Queue an image, given as the rows that the model's tower reads; its vector goes to `sink`."""
         self._check_process()
         if not self.tower_facts or not self.facts.encoding:
@@ -125,6 +128,7 @@ class Submission:
         check_source(source, 1, self.facts.rows.width, self.tower_facts)
         seq = self.row_sequence([PLACEHOLDER], sink, Output.HIDDEN)
         seq.wanted.source = source
+        seq.queueing.is_background = background
         self.scheduler.add(seq)
         return seq
 

@@ -202,12 +202,16 @@ class AsyncLLM:
         return row
 
     async def vectors(
-        self, texts: ListOf[Item], options: EmbeddingOptions, lora: str | ListOf[LoraChoice] = ()
+        self,
+        texts: ListOf[Item],
+        options: EmbeddingOptions,
+        lora: str | ListOf[LoraChoice] = (),
+        background: bool = False,
     ) -> Floats:
         """Compute one vector for each text, given as tokens, and for each image."""
         future: asyncio.Future[Floats] = asyncio.get_running_loop().create_future()
         try:
-            await self._call(lambda: self._open_job(texts, options, future, lora))
+            await self._call(lambda: self._open_job(future, texts, options, lora, background))
             return await future
         except asyncio.CancelledError:
             self._post(lambda: self._abort_job(future))
@@ -444,14 +448,8 @@ class AsyncLLM:
 
     # ---- embeddings, on the engine's thread -------------------------------------------------------------------
 
-    def _open_job(
-        self,
-        items: ListOf[Item],
-        options: EmbeddingOptions,
-        future: "asyncio.Future[Floats]",
-        lora: str | ListOf[LoraChoice],
-    ) -> None:
-        self._jobs[future] = EmbeddingJob(self.llm.engine, items, options, lora)
+    def _open_job(self, future: "asyncio.Future[Floats]", *job: Any) -> None:
+        self._jobs[future] = EmbeddingJob(self.llm.engine, *job)
         self._finish_jobs()  # jobs without texts have nothing to wait for
 
     def _finish_jobs(self) -> None:

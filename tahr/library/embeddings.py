@@ -123,6 +123,7 @@ class EmbeddingJob:
         items: ListOf[Item],
         options: EmbeddingOptions | Pooling | str = PLAIN,
         lora: str | ListOf[LoraChoice] = (),
+        background: bool = False,
     ):
         check([item for item in items if not isinstance(item, ImageRows)], engine.context_size)
         self.options = options if isinstance(options, EmbeddingOptions) else EmbeddingOptions(options)
@@ -134,6 +135,7 @@ class EmbeddingJob:
         # Looked up once: an adapter that is removed or replaced meanwhile stays until the last text that uses it.
         self._engine = engine
         self._items = items
+        self._background = background
         self._stack = engine.adapters.stack(lora)
         pooling = self.options.pooling or own_pooling(facts.encoding)
         self._poolers = [Pooler(Pooling.LAST if isinstance(item, ImageRows) else pooling) for item in items]
@@ -151,13 +153,15 @@ class EmbeddingJob:
             sink = partial(self._take, i)
             item = self._items[i]
             if isinstance(item, ImageRows):
-                self.sequences.append(self._engine.submit_image(item.source, sink))
+                self.sequences.append(self._engine.submit_image(item.source, sink, self._background))
             else:
                 self.sequences.append(self._submit_text(i, item, sink))
 
     def _submit_text(self, i: int, text: ListOf[int], sink: Callable[[Floats], None]) -> Sequence:
         first_row = self._poolers[i].first_row
-        return self._engine.submit_rows(text, sink, Output.HIDDEN, first_row, lora=self._stack)
+        return self._engine.submit_rows(
+            text, sink, Output.HIDDEN, first_row, lora=self._stack, background=self._background
+        )
 
     def _take(self, i: int, states: Floats) -> None:
         """The next states of an item; the next item is queued when it has all."""

@@ -422,11 +422,17 @@ class Traffic(RuleBasedStateMachine):
         self.everyone: list[tuple[Sequence, list[int]]] = []  # with the text each began with
         self.wanted: dict[int, list[int]] = {}  # what each would say if it were alone
 
-    @rule(data=st.data(), priority=st.integers(-2, 2), salt=st.sampled_from(["", "a"]), cache=st.booleans())
-    def arrive(self, data: st.DataObject, priority: int, salt: str, cache: bool) -> None:
+    @rule(
+        data=st.data(),
+        priority=st.integers(-2, 2),
+        salt=st.sampled_from(["", "a"]),
+        cache=st.booleans(),
+        background=st.booleans(),
+    )
+    def arrive(self, data: st.DataObject, priority: int, salt: str, cache: bool, background: bool) -> None:
         prompt = data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=self.room - 1))
         n_new = data.draw(st.integers(1, self.room - len(prompt)))
-        seq = sequence(prompt, n_new, priority=priority, cache_salt=salt, cache_prompt=cache)
+        seq = sequence(prompt, n_new, 0, background, priority=priority, cache_salt=salt, cache_prompt=cache)
         self.remember(seq)
         self.model.sched.add(seq)
 
@@ -448,7 +454,8 @@ class Traffic(RuleBasedStateMachine):
         settled = [seq for seq in self.model.sched.running if seq.n_left == 1 and seq.scheduled == seq.computed]
         if settled:
             parent = pick.choice(settled)
-            child = sequence(parent.tokens, parent.reply.max_length - len(parent.tokens))
+            n_new = parent.reply.max_length - len(parent.tokens)
+            child = sequence(parent.tokens, n_new, background=parent.queueing.is_background)
             self.model.sched.fork(parent, child)
             self.model.sched.truncate(child, len(child.tokens) - 1)
             child.tokens.append(other)

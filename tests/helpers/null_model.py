@@ -43,11 +43,14 @@ def scheduler(
     return Scheduler(pools, sizes, PrefixCache(pools) if cached else None, order)
 
 
-def sequence(prompt: int | list[int], n_new: int, n_before: int = 0, **options: object) -> Sequence:
+def sequence(
+    prompt: int | list[int], n_new: int, n_before: int = 0, background: bool = False, **options: object
+) -> Sequence:
     """A request; a number stands for a prompt of that length."""
     tokens = [i % N_VOCAB for i in range(prompt)] if isinstance(prompt, int) else list(prompt)
     params = SamplingParams(**options)  # type: ignore[arg-type]
-    return Sequence(tokens, params, ReplyState(len(tokens) + n_new), queueing=Queueing(n_before=n_before))
+    queueing = Queueing(n_before=n_before, is_background=background)
+    return Sequence(tokens, params, ReplyState(len(tokens) + n_new), queueing=queueing)
 
 
 def token_after(tokens: list[int]) -> int:

@@ -109,6 +109,7 @@ class ScriptedReply:
     params: SamplingParams
     reply_format: ReplyFormat | None = None
     stats: RequestStats = field(default_factory=RequestStats)
+    background: bool = False
     aborted: bool = False
     over: bool = False
     n_polls: int = 0
@@ -242,6 +243,7 @@ class ScriptedEngine:
         reply = ScriptedReply(self, list(resolved.tokens), resolved.params, resolved.reply_format)
         if self.obeys_words and "REFUSE" in reply.text:
             raise ConfigError("top_k is refused by the script.")
+        reply.background = resolved.background
         self.live.add(id(reply))
         self.seen.append(reply)
         return reply
@@ -260,7 +262,9 @@ class ScriptedEngine:
     async def remove_adapter(self, name: str) -> LoadedAdapter:
         return self.loaded.pop(name)
 
-    async def embed(self, texts: Sequence[list[int]], options: EmbeddingOptions, lora: Any = ()) -> Any:
+    async def embed(
+        self, texts: Sequence[list[int]], options: EmbeddingOptions, lora: Any = (), background: bool = False
+    ) -> Any:
         pooling = len(options.pooling or "")
         rows = np.array([[len(text), sum(text), pooling, 1] for text in texts], np.float32)[:, : options.dimensions]
         return rows / np.linalg.norm(rows, axis=1, keepdims=True) if options.normalize else rows

@@ -52,6 +52,8 @@ class SequenceMemory:
         self.token_slots = TokenSlots(2 * limits.n_seqs)  # half of them may wait for a step to land
         self.n_preempted = 0
         self._n_running = dict.fromkeys(Output, 0)
+        self.background: set[int] = set()  # ids of all background sequences, waiting or running
+        self.holds_background = False  # others want the step
         self.rows = RowMemory(row_slots, self._n_reused) if row_slots else None  # None: the model reads no rows
         self.tiers: PageTiers | None = None  # None: pages are nowhere but in the pools
         self._slots = [each for each in (self.token_slots, slots, row_slots) if each]
@@ -69,12 +71,15 @@ class SequenceMemory:
         """Queue a sequence."""
         if self.prefix and seq.params.cache_prompt:
             seq.memory.hashes = self.prefix.hashes(seq.adapters.digest, seq.params.cache_salt, seq.rows.spans)
+        if seq.queueing.is_background:
+            self.background.add(seq.id)
         self._enqueue(seq)
 
     def remove(self, seq: Sequence) -> None:
         """Take a sequence out, running or waiting, and release its pages."""
         self._stop_running(seq)
         self.queues[seq.wanted.output].remove(seq)
+        self.background.discard(seq.id)
         self._release(seq)
 
     def holds(self, n_tokens: int) -> bool:
@@ -104,6 +109,8 @@ class SequenceMemory:
         """
         assert parent.scheduled == parent.computed, "a sequence in flight cannot be forked"
         child.memory.hashes = parent.memory.hashes and parent.memory.hashes.fork()
+        if child.queueing.is_background:
+            self.background.add(child.id)
         queue = self.queues[child.wanted.output]
         queue.rank(child, parent.queueing.turn - parent.queueing.n_before)
         child.result.stats.started_at = parent.result.stats.started_at
@@ -199,15 +206,20 @@ class SequenceMemory:
     def _admit(self, output: Output) -> Sequence | None:
         """Start the first waiting sequence, if there is a place and its text so far fits beside the others' growth."""
         seq = self.queues[output].first
-        if seq is None or seq.queueing.blocked_until > self._n_landed or not self._has_place(output, swaps=True):
+        if seq is None or seq.queueing.blocked_until > self._n_landed:
             return None
+        if seq.queueing.is_background and self.holds_background:
+            return None
+        while not self._has_place(output, swaps=True):
+            if not self._preempt_background(output):
+                return None
         found = self._lookup(seq)
         n_reused = tokens_reused(len(found[0].pages), self.page_size, len(seq.tokens)) if found else 0
         if self.rows and seq.rows.spans and not self.rows.has_rows(seq, n_reused):
             self._let_wait_for_rows(seq, found)
             return None
         while not self._has_pages_for(found, n_reused, len(seq.tokens)):
-            if not self._swap_one_out():
+            if not self._swap_one_out() and not self._preempt_background():
                 for table in found:
                     table.cut(0)
                 return None
@@ -217,6 +229,20 @@ class SequenceMemory:
         self.queues[output].pop()
         self._begin(seq, found, n_reused)
         return seq
+
+    def _preempt_background(self, output: Output | None = None) -> bool:
+        """Preempt a background sequence, which has no part in this step, for one of the others; whether there was one.
+
+        With an `output`, one of that kind if there is any. What steps in flight still hold is waited for first.
+        """
+        is_leaving = any(pool.n_leaving for pool in self.pools) or (self.slots is not None and self.slots.n_leaving > 0)
+        if not self.holds_background or is_leaving:
+            return False
+        found = [seq for seq in reversed(self.running) if seq.queueing.is_background]
+        victim = next((seq for seq in found if seq.wanted.output is output), next(iter(found), None))
+        if victim:
+            self._preempt(victim)
+        return victim is not None
 
     def _fetches(self, tiers: "PageTiers", seq: Sequence, found: list[PageTable]) -> bool:
         """Have pages fetched that are elsewhere; whether they have come already, or the sequence waits for them."""

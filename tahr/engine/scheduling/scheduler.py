@@ -16,6 +16,8 @@ from tahr.kv.slots import StateSlots
 
 LAST_STEP = attrgetter("queueing.last_step")
 PATIENCE = 16  # steps that a decoding sequence waits for others' prompts
+# Background sequences have a part in one of so many steps that others want: fewer than one in a hundred.
+TURN = 128
 
 
 class Scheduler(SequenceMemory):
@@ -35,6 +37,7 @@ class Scheduler(SequenceMemory):
         self.n_steps = 0
         self._limits = {Output.LOGITS: limits, Output.HIDDEN: limits.for_hidden_rows()}
         self._last_output = Output.LOGITS
+        self._n_held = 0  # steps in a row without background sequences, because others wanted them
         self._at_checkpoint: list[Sequence] = []  # whose states are kept before the next step
         self._image_first: Sequence | None = None  # has an image for which steps with chunks of text have no place
 
@@ -59,15 +62,29 @@ class Scheduler(SequenceMemory):
             self._queue_ready(self.rows)
         if self.tiers:
             self._queue_fetched(self.tiers)
+        running = self._without_background() if self.background else self.running
         if not (self._n_running[Output.HIDDEN] or self.queues[Output.HIDDEN]):
-            return self._schedule_output(Output.LOGITS, self.running)
+            return self._schedule_output(Output.LOGITS, running)
         turns = sorted(Output, key=lambda output: (output - self._last_output - 1) % len(Output))
         for output in turns:
-            work = self._schedule_output(output, [seq for seq in self.running if seq.wanted.output is output])
+            work = self._schedule_output(output, [seq for seq in running if seq.wanted.output is output])
             if work:
                 self._last_output = output
                 return work
         return StepWork()
+
+    def _without_background(self) -> list[Sequence]:
+        """The running sequences that may have a part in the step: those in the background only if no other wants it.
+
+        A sequence whose last step is in flight wants the next one, too. In their turn they run beside the others.
+        """
+        others = [seq for seq in self.running if not seq.queueing.is_background]
+        first = [queue.first for queue in self.queues.values()]
+        waits = any(seq and not seq.queueing.is_background for seq in first)
+        wanted = waits or any(not seq.is_idle for seq in others)
+        self._n_held = self._n_held + 1 if wanted and (waits or self._n_held < TURN) else 0
+        self.holds_background = self._n_held > 0
+        return others if self.holds_background else self.running
 
     def _schedule_output(self, output: Output, running: list[Sequence]) -> StepWork:
         """A step for the sequences that want one kind of output."""
@@ -145,7 +162,9 @@ class Scheduler(SequenceMemory):
         if not (prefilling or self.queues[output]):
             return
         others_decode = work or (output is not Output.LOGITS and self._n_running[Output.LOGITS])
-        n_most = (self.limits.n_active_prefill_tokens or self.pace.n_tokens) if others_decode else None
+        is_background = bool(self.background) and not self.holds_background  # one that comes now waits for this step
+        is_short = others_decode or is_background
+        n_most = (self.limits.n_active_prefill_tokens or self.pace.n_tokens) if is_short else None
         budget = PrefillBudget(self._limits[output], n_most)
         for seq in prefilling:
             if seq.state is not State.PREEMPTED:

@@ -86,6 +86,7 @@ class Queueing:
     swapped_out: bool = False  # idle, without its pages: not queued again before its owner needs it
     forks: "list[sequences.sequence.Sequence]" = field(default_factory=list)  # other choices, until they are forked
     n_before: int = 0  # sequences of its request that come before it
+    is_background: bool = False  # computed while no other sequence wants to be
     turn: int = 0  # turn of admission, among those that the policy holds for equal
     rank: Rank = ()
     n_passed: int = 0  # times a younger one was admitted before it, while it was the oldest

@@ -19,3 +19,4 @@ class ResolvedRequest:
     reply_format: ReplyFormat | None = None  # tells reasoning and tool calls from text; None: it continues a text
     rows: PromptRows = NO_ROWS  # rows that placeholders among the tokens stand for
     n_before: int = 0  # sequences for other prompts of the same client's request, which come first
+    background: bool = False  # computed while no other sequence wants to be

@@ -98,9 +98,16 @@ class ServedEngine(Protocol):
         """Queue a request; refused with a TahrError if it could never run. With `whole` each choice is one chunk."""
 
     async def embed(
-        self, items: Sequence[Item], options: EmbeddingOptions, lora: Sequence[LoraChoice] = ()
+        self,
+        items: Sequence[Item],
+        options: EmbeddingOptions,
+        lora: Sequence[LoraChoice] = (),
+        background: bool = False,
     ) -> "NDArray[np.float32]":
-        """Compute the vector of each text, given as tokens, and of each image: [n_items, width]."""
+        """Compute the vector of each text, given as tokens, and of each image: [n_items, width].
+
+        What is done in the background waits while anything else is there to do.
+        """
 
     async def transcribe(
         self, data: bytes | memoryview, options: "TranscribeOptions", max_s: int, salt: str = ""

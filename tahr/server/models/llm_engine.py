@@ -73,10 +73,14 @@ class LlmEngine:
         return LlmStream(await self._llm.submit_resolved(resolved, whole))
 
     async def embed(
-        self, items: Sequence[Item], options: EmbeddingOptions, lora: Sequence[LoraChoice] = ()
+        self,
+        items: Sequence[Item],
+        options: EmbeddingOptions,
+        lora: Sequence[LoraChoice] = (),
+        background: bool = False,
     ) -> "NDArray[np.float32]":
         """Compute the vector of each text, given as tokens, and of each image."""
-        return await self._llm.vectors(items, options, lora)
+        return await self._llm.vectors(items, options, lora, background)
 
     async def transcribe(
         self, data: Buffer, options: TranscribeOptions, max_s: int, salt: str = ""
