@@ -24,6 +24,7 @@ from tahr.server.anthropic import fields as anthropic_fields  # noqa: E402
 from tahr.server.audio import bodies as audio  # noqa: E402
 from tahr.server.bodies import decoding  # noqa: E402
 from tahr.server.bodies.sampling_fields import LlamaSamplingFields  # noqa: E402
+from tahr.server.files import bodies as files  # noqa: E402
 from tahr.server.llamacpp import bodies as llamacpp  # noqa: E402
 from tahr.server.ollama import bodies as ollama  # noqa: E402
 from tahr.server.ollama import fields as ollama_fields  # noqa: E402
@@ -96,6 +97,8 @@ TABLES: dict[str, list[BodyFields]] = {
         BodyFields("`/v1/embeddings`", openai.EmbeddingBody),
         BodyFields("`/v1/audio/transcriptions`", audio.TranscriptionBody, LIMITED),
         BodyFields("`/v1/audio/translations`", audio.TranslationBody),
+        BodyFields("`/v1/files`", files.FileBody),
+        BodyFields("`/v1/batches`", files.BatchBody),
         BodyFields("`/v1/rerank`", rerank.RerankBody),
         BodyFields("`/v1/score`", rerank.ScoreBody),
         BodyFields("`/tokenize`", openai.TokenizeBody),

@@ -72,6 +72,8 @@ class App:
         return self._limits_with_images if reads_images else self._limits
 
     async def _handle(self, request: HttpRequest, route: Route | None) -> None:
+        if request.on_behalf and route:
+            return await self._respond(request, route)
         state = self.state
         state.host_guard.check(request)
         if request.method == "OPTIONS" and "access-control-allow-origin" in request.response_headers:
@@ -101,6 +103,7 @@ class App:
             return await route.handler(request, state)
         except UnloadedModel as missing:
             model = missing.model
+        state.admission.check_may_load(request)
         with state.admission.place(request, model):
             async with state.pool.loaded(request, model):
                 request.load_s = perf_counter() - began

@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 
 from tahr.server.app import App
+from tahr.server.batches.service import work_on_batches
 from tahr.server.http.errors import HttpError
 from tahr.server.http.event_loop import loop_factory
 from tahr.server.http.listening import bind
@@ -59,6 +60,7 @@ class HttpServer:
         self._switch_s = sys.getswitchinterval()
         self._signal = 0
         self._loader: threading.Thread | None = None
+        self._batches: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
@@ -90,6 +92,7 @@ class HttpServer:
         logging = asyncio.create_task(report_throughput(self.state.models, self.settings.log_interval_s))
         flushing = asyncio.create_task(flush_responses(self.state))
         looking = asyncio.create_task(follow_keys(self.state))
+        self._batches = asyncio.create_task(work_on_batches(self.state, App))
         try:
             await asyncio.wait({serving, opening}, return_when=asyncio.FIRST_COMPLETED)
             if opening.done() and opening.exception():
@@ -102,6 +105,8 @@ class HttpServer:
             logging.cancel()
             flushing.cancel()
             looking.cancel()
+            self._batches.cancel()
+            await asyncio.wait([self._batches])  # models must not go before their requests
             await self._close()
             self._forget_signals(loop)
         return 128 + self._signal if self._signal else 0
@@ -109,6 +114,8 @@ class HttpServer:
     def stop(self) -> None:
         """Accept no more requests, give the running ones nearly all of the grace time, then cancel them."""
         self.state.models.close()
+        if self._batches:
+            self._batches.cancel()  # the next server goes on with them
         self._uvicorn.should_exit = True
         loop, ends_s = asyncio.get_running_loop(), running_s(self.settings.grace_s)
         loop.call_later(ends_s, self.state.admission.cancel_all)

@@ -5,6 +5,7 @@ from functools import cache
 from tahr.server.admin import adapters, model_routes
 from tahr.server.anthropic import routes as anthropic
 from tahr.server.audio import routes as audio
+from tahr.server.files import routes as files
 from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
 from tahr.server.llamacpp import routes as llamacpp
@@ -46,6 +47,7 @@ ROUTES = [
     *openai.ROUTES,
     *audio.ROUTES,
     *responses.ROUTES,
+    *files.ROUTES,
     *anthropic.ROUTES,
     *ollama.ROUTES,
     *llamacpp.ROUTES,

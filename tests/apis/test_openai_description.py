@@ -10,7 +10,7 @@ import httpx
 import jsonschema
 import pytest
 from jsonschema.protocols import Validator
-from openai.types import Completion, CreateEmbeddingResponse, Embedding, Model
+from openai.types import Batch, Completion, CreateEmbeddingResponse, Embedding, FileDeleted, FileObject, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from openai.types.shared import ErrorObject
@@ -91,6 +91,9 @@ def package_schemas() -> Schemas:
         "Model": Model,
         "Error": ErrorObject,
         "Response": Response,
+        "Batch": Batch,
+        "OpenAIFile": FileObject,
+        "DeleteFileResponse": FileDeleted,
     }
     _, made = models_json_schema([(each, "validation") for each in types.values()], ref_template=REFERENCE)
     schemas = {**made["$defs"], **{name: made["$defs"][each.__name__] for name, each in types.items()}}
@@ -99,6 +102,8 @@ def package_schemas() -> Schemas:
     schemas["ErrorResponse"] = listed("error", {"$ref": REFERENCE.format(model="Error")})
     models = {"type": "array", "items": {"$ref": REFERENCE.format(model="Model")}}
     schemas["ListModelsResponse"] = listed("data", models)
+    for name, item in (("ListFilesResponse", "OpenAIFile"), ("ListBatchesResponse", "Batch")):
+        schemas[name] = listed("data", {"type": "array", "items": {"$ref": REFERENCE.format(model=item)}})
     return {"schemas": schemas}
 
 
@@ -226,6 +231,26 @@ def test_models(client: httpx.Client, check: Check) -> None:
     made = client.get("/v1/models").json()
     check("ListModelsResponse", made)
     check("Model", client.get(f"/v1/models/{made['data'][0]['id']}").json())
+
+
+def test_files_and_batches(check: Check, tmp_path: Path) -> None:
+    line = json.dumps({"custom_id": "a", "method": "POST", "url": TEXT, "body": {"prompt": "x"}})
+    settings = Settings(port=0, log_interval_s=0, state_dir=str(tmp_path))
+    with serving(ScriptedEngine(), settings=settings) as running, httpx.Client(base_url=running.address) as client:
+        for content in (line, "no line"):
+            sent = client.post("/v1/files", data={"purpose": "batch"}, files={"file": ("a.jsonl", content)}).json()
+            check("OpenAIFile", sent)
+            asked = {"input_file_id": sent["id"], "endpoint": TEXT, "completion_window": "24h", "metadata": {"a": "b"}}
+            made = client.post("/v1/batches", json=asked).json()
+            while made["status"] not in ("completed", "failed"):
+                check("Batch", made)
+                made = client.get(f"/v1/batches/{made['id']}").json()
+            check("Batch", made)
+            assert made["status"] == ("completed" if content == line else "failed")
+        check("ErrorResponse", client.post(f"/v1/batches/{made['id']}/cancel").json())
+        check("ListBatchesResponse", client.get("/v1/batches").json())
+        check("ListFilesResponse", client.get("/v1/files").json())
+        check("DeleteFileResponse", client.delete(f"/v1/files/{sent['id']}").json())
 
 
 def test_errors(client: httpx.Client, check: Check) -> None:

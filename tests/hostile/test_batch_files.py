@@ -1,17 +1,28 @@
-"""Files of requests that somebody else made, for `tahr batch`: lines of any size and form."""
+"""Files of requests that somebody else made: lines of any size and form, and forms that bring them to a server."""
 
 import io
 import json
+import random
 import resource
+import socket
+import time
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
+from scripted_engine import ScriptedEngine, serving
 from tahr.errors import ConfigError
 from tahr.server.batches import lines
 from tahr.server.batches.lines import LineError, custom_id_of, parse, read_lines
 from tahr.server.batches.results import ResultFiles, open_results
+from tahr.server.http.errors import HttpError
+from tahr.server.http.form_stream import FormStream
+from tahr.server.state.settings import Settings
 
 GOOD = '"method": "POST", "url": "/v1/completions", "body": {}'
 STREAM = GOOD.replace("{}", '{"stream": true}')
@@ -128,3 +139,216 @@ def test_a_pipe_does_not_hold_up_the_start(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="is not a regular file"):
         open_results(tmp_path / "pipe")
+
+
+# ---- forms ------------------------------------------------------------------------------------------------------
+
+KIND = "multipart/form-data; boundary=b"
+HEAD = b'Content-Disposition: form-data; name="%b"'
+PURPOSE = b"--b\r\n" + HEAD % b"purpose" + b"\r\n\r\nbatch\r\n"
+CONTENT = b"a\r\n--\r\n--c"  # begins like a boundary, and is none
+FILE = b"--b \t\r\n" + HEAD % b"file" + b'; filename="../../x.jsonl"\r\n\r\n' + CONTENT + b"\r\n"
+FORM = b"before\r\n" + PURPOSE + FILE + b"--b--\r\nafter"
+
+
+def read(body: bytes, *ends: int) -> tuple[FormStream, bytes]:
+    """A form that comes in pieces, and the bytes of its file."""
+    found: list[bytes] = []
+    form = FormStream(KIND, "file", found.append)
+    for begin, end in zip((0, *ends), (*ends, len(body)), strict=True):
+        form.feed(body[begin:end])
+    form.finish()
+    return form, b"".join(found)
+
+
+def test_a_form_is_the_same_however_it_comes() -> None:
+    ways = [(), *((at,) for at in range(len(FORM))), tuple(range(1, len(FORM)))]
+    for ends in ways:
+        form, content = read(FORM, *ends)
+        assert content == CONTENT and form.fields == {"purpose": "batch"}, ends
+        assert form.filename == "../../x.jsonl"
+    assert read(FORM.replace(CONTENT, b""))[1] == b""
+    assert read(FORM.replace(b"\r\n" + CONTENT, b""))[1] == b"", "not even a line end"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "cut off"),
+        (FORM[:-12], "cut off"),
+        (b"x" * 100_000, "cut off"),
+        (b"--b\r\n" + b"x" * 9000, "8 KiB"),
+        (b"--b\r\n\r\nx\r\n--b--", "damaged"),
+        (b"--bx\r\n" + HEAD % b"file" + b"\r\n\r\n", "damaged"),
+        (b"--b" + b" " * 300 + b"\r\n" + HEAD % b"purpose" + b"\r\n\r\nx\r\n--b--", "damaged"),
+        (b"--b\r\nContent-Disposition: attachment\r\n\r\nx\r\n--b--", "no name"),
+        (PURPOSE + PURPOSE + b"--b--", "purpose is there twice"),
+        (FILE + FILE + b"--b--", "file is there twice"),
+        (b"--b\r\n" + HEAD % b"file" + b"\r\n\r\nx\r\n--b--", "must be a file"),
+        (b"--b\r\n" + HEAD % b"purpose" + b'; filename="x"\r\n\r\nx\r\n--b--', "must be a text"),
+        (PURPOSE.replace(b"batch", b"x" * 5000) + b"--b--", "more than 4096 bytes"),
+        (PURPOSE.replace(b"batch", b"\xff") + b"--b--", "not UTF-8"),
+        (b"".join(PURPOSE.replace(b"purpose", b"%d" % i) for i in range(17)) + b"--b--", "more than 16 fields"),
+    ],
+)
+def test_forms_that_are_none(body: bytes, said: str) -> None:
+    for ends in ((), tuple(range(1, min(len(body), 200)))):
+        with pytest.raises(HttpError, match=said) as refused:
+            read(body, *ends)
+        assert refused.value.status == 400
+
+
+def test_noise_ends_in_a_sentence() -> None:
+    rng = random.Random(1)
+    words = [b"--b", b"\r\n", b"--", b"\r", b"\n", HEAD % b"file", b'; filename="x"', b"x", b":", b"\x00", b"--b--"]
+    n_whole = 0
+    for _ in range(5000):
+        body = b"".join(rng.choices(words, k=rng.randrange(1, 20)))
+        try:
+            read(body, *sorted(rng.sample(range(len(body) + 1), 1)))
+            n_whole += 1
+        except HttpError as refused:
+            assert refused.status == 400
+    assert n_whole, "none was a form"
+
+
+def test_a_large_file_takes_no_memory() -> None:
+    form = FormStream(KIND, "file", lambda _: None)
+    form.feed(PURPOSE + FILE[: FILE.index(CONTENT)])
+    tracemalloc.start()
+    try:
+        for _ in range(1000):
+            form.feed(b"\r\n--" * 16_384)
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
+
+
+# ---- a server ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[httpx.Client]:
+    settings = Settings(port=0, log_interval_s=0, state_dir=str(tmp_path), body_timeout_s=0.5)
+    with (
+        serving(ScriptedEngine(), settings=settings) as running,
+        httpx.Client(base_url=running.address, timeout=30) as made,
+    ):
+        yield made
+
+
+def names(tmp_path: Path) -> list[str]:
+    return [each.name for each in (tmp_path / "files").iterdir()]
+
+
+def send(client: httpx.Client, body: bytes | Iterator[bytes], kind: str = KIND, **headers: str) -> httpx.Response:
+    return client.post("/v1/files", content=body, headers={"content-type": kind, **headers})
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (FORM, "application/json", 400),
+        (FORM, "multipart/form-data", 400),
+        (FORM, "multipart/form-data; boundary=c", 400),
+        (PURPOSE + b"--b--", KIND, 400),
+        (FILE + b"--b--", KIND, 400),
+        (FORM.replace(b"\r\nbatch", b"\r\nfine-tune"), KIND, 400),
+        (PURPOSE.replace(b'"purpose"', b'"model"') + FORM, KIND, 400),
+        (PURPOSE.replace(b'"purpose"', b'"expires_after[seconds]"') + FORM, KIND, 400),
+        (PURPOSE.replace(b'"purpose"', b'"expires_after[x]"') + FORM, KIND, 400),
+        (FORM[:-12], KIND, 400),
+    ],
+)
+def test_forms_that_bring_no_file(client: httpx.Client, tmp_path: Path, body: bytes, kind: str, status: int) -> None:
+    refused = send(client, body, kind)
+    assert refused.status_code == status and refused.json()["error"]["message"].endswith(".")
+    assert names(tmp_path) == []
+    assert send(client, FORM, **{"content-encoding": "gzip"}).status_code == 415
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        (b"../../x.jsonl", "x.jsonl"),
+        (b"..\\\\..\\\\x.jsonl", "x.jsonl"),
+        (b"/etc/passwd", "passwd"),
+        (b"", "file"),
+        (b"a/", "file"),
+        (b"\x00\x1b[2J", "__[2J"),
+        (b"x" * 5000, "x" * 255),
+        (b"\xff.jsonl", "\ufffd.jsonl"),
+    ],
+)
+def test_names_lead_nowhere(client: httpx.Client, tmp_path: Path, sent: bytes, shown: str) -> None:
+    made = send(client, FORM.replace(b"../../x.jsonl", sent)).json()
+    assert made["filename"] == shown and made["bytes"] == len(CONTENT)
+    assert sorted(names(tmp_path)) == [f"{made['id']}.data", f"{made['id']}.json"]
+    assert sorted(each.name for each in tmp_path.iterdir() if each.is_dir()) == ["batches", "files"]
+
+
+@pytest.mark.parametrize(
+    "id", ["..", "../state.sqlite3", "%2e%2e%2fstate.lock", "file-" + "0" * 32, "x" * 5000, "file-*"]
+)
+def test_ids_lead_nowhere(client: httpx.Client, id: str) -> None:
+    for path in (f"/v1/files/{id}", f"/v1/files/{id}/content", f"/v1/batches/{id}"):
+        assert client.get(path).status_code == 404
+    assert client.delete(f"/v1/files/{id}").status_code in (404, 405)
+
+
+def head_of(n_bytes: int) -> bytes:
+    headers = ("host: localhost", f"content-type: {KIND}", f"content-length: {n_bytes}")
+    return "\r\n".join(["POST /v1/files HTTP/1.1", *headers, "\r\n"]).encode()
+
+
+def test_clients_that_leave_or_send_no_more(client: httpx.Client, tmp_path: Path) -> None:
+    address = urlsplit(str(client.base_url))
+    for leaves in (True, False):
+        with socket.create_connection((address.hostname, address.port), timeout=10) as made:
+            made.sendall(head_of(999_999) + FORM[:60])
+            while not names(tmp_path):
+                time.sleep(0.01)
+            if not leaves:
+                assert b"400 Bad Request" in made.recv(4096)
+        until = time.monotonic() + 10
+        while names(tmp_path):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
+def test_a_body_that_says_or_has_too_much(client: httpx.Client, tmp_path: Path) -> None:
+    settings = Settings(port=0, log_interval_s=0, state_dir=str(tmp_path / "small"), file_max_bytes=100_000)
+    with serving(ScriptedEngine(), settings=settings) as running:
+        address = urlsplit(running.address)
+        with socket.create_connection((address.hostname, address.port), timeout=10) as made:
+            made.sendall(head_of(99_999_999))
+            assert b"413" in made.recv(4096)
+
+        def endless() -> Iterator[bytes]:
+            yield PURPOSE + FILE[: FILE.index(CONTENT)]
+            while True:
+                yield b"x" * 65_536
+
+        # The answer may come while it still sends.
+        with httpx.Client(base_url=running.address, timeout=30) as other, suppress(httpx.TransportError):
+            assert send(other, endless()).status_code == 413
+        assert names(tmp_path / "small") == []
+
+
+def test_a_line_of_a_hundred_megabytes(client: httpx.Client) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield PURPOSE + FILE[: FILE.index(CONTENT)] + b'{"custom_id": "'
+        for _ in range(100):
+            yield b"x" * (1 << 20)
+        yield b'"}\n\r\n--b--'
+
+    sent = send(client, pieces()).json()
+    assert sent["bytes"] > 100 << 20
+    asked = {"input_file_id": sent["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
+    batch = client.post("/v1/batches", json=asked).json()
+    until = time.monotonic() + 30
+    while batch["status"] != "failed":
+        assert time.monotonic() < until
+        batch = client.get(f"/v1/batches/{batch['id']}").json()
+    assert [each["code"] for each in batch["errors"]["data"]] == ["line_too_long"]
+    assert client.delete(f"/v1/files/{sent['id']}").status_code == 200

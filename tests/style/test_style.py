@@ -13,6 +13,7 @@ MAX_FIELDS = 15
 # Records with more fields than that, and why they are flat.
 WIDE_RECORDS = {
     # Bodies as their API has them.
+    "BatchReply": "a body of OpenAI's",
     "ChatBody": "a body of OpenAI's",
     "CountTokensBody": "a body of Anthropic's",
     "GenerationBody": "a body of OpenAI's",

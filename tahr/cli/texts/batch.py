@@ -19,7 +19,7 @@ from tahr.regular_file import open_regular
 if TYPE_CHECKING:
     from tahr.cli.settings.settings_layers import Layers
     from tahr.server.batches.results import ResultFiles
-    from tahr.server.batches.runner import BatchRun
+    from tahr.server.batches.runner import LoneRun
     from tahr.server.models.loading import ModelChoice
     from tahr.server.models.registry import ServedModel
     from tahr.server.state.state import ServerState
@@ -153,7 +153,8 @@ class BatchJob:
         task.cancel()
 
     async def _run(self) -> None:
-        from tahr.server.batches.runner import BatchRun
+        from tahr.server.app import App
+        from tahr.server.batches.runner import LoneRun
         from tahr.server.lifecycle import SWITCH_S
         from tahr.server.state.settings import Settings
         from tahr.server.state.state import ServerState
@@ -166,7 +167,8 @@ class BatchJob:
             await self._load(state)
             state.models.open()
             sys.setswitchinterval(SWITCH_S)
-            await run_beside_bar(BatchRun(state, self._files.requests, self._files.results), self._files)
+            run = LoneRun(App(state), state, self._files.requests, self._files.results)
+            await run_beside_bar(run, self._files)
         finally:
             sys.setswitchinterval(switch_s)
             await state.pool.close()
@@ -182,7 +184,7 @@ class BatchJob:
             raise start_failure(error, len(self._models)) from None
 
 
-async def run_beside_bar(run: "BatchRun", files: BatchFiles) -> None:
+async def run_beside_bar(run: "LoneRun", files: BatchFiles) -> None:
     """Answer all lines beside a bar, and say what came of them."""
     from time import perf_counter
 

@@ -88,8 +88,12 @@ SERVER = (
         ("--state-dir",),
         "state_dir",
         str,
-        "a folder for what outlives the server: stored responses, keys, usage (default: none)",
+        "a folder for what outlives the server: stored responses, files, batches, keys, usage",
     ),
+    Option(("--file-max-bytes",), "file_max_bytes", whole_number, "largest uploaded file (default 200 MiB)"),
+    Option(("--file-store-max-bytes",), "file_store_max_bytes", whole_number, "bytes of all files (default 16 GiB)"),
+    Option(("--file-store-max-entries",), "file_store_max_entries", whole_number, "files to keep (default 4096)"),
+    Option(("--file-store-max-age",), "file_store_max_age_s", float, "seconds to keep each (default 30 days)"),
     Option(("--grace",), "grace_s", float, "seconds from a signal to the end (default 10)"),
 )
 WATCHING = (

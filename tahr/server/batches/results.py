@@ -67,17 +67,19 @@ def result_id(line: InputLine) -> str:
 class ResultFiles:
     """Both files, locked until they are closed, and the digests of the lines that are done."""
 
-    def __init__(self, replies: Path, errors: Path, requests: BinaryIO):
+    def __init__(self, replies: Path, errors: Path, requests: BinaryIO, mode: int = 0o666):
         self._done = array("Q")  # digests by number; 0: not done
-        self.n_done = 0
-        self._replies = open_results(replies)
-        self._errors = open_results(errors)
+        self.n_replies = self.n_errors = 0  # results, those of earlier runs included
+        self._replies = open_results(replies, mode)
+        self._errors = open_results(errors, mode)
         stats = [os.fstat(file.fileno()) for file in (self._replies, self._errors, requests)]
         if any(os.path.samestat(a, b) for a, b in combinations(stats, 2)):
             raise ConfigError("Requests, replies and errors are not three files: name others for the results.")
-        for path, file in ((replies, self._replies), (errors, self._errors)):
-            lock(path, file)
-            self._read_done(path, file)
+        lock(replies, self._replies)
+        lock(errors, self._errors)
+        self.n_replies = self._read_done(replies, self._replies)
+        self.n_errors = self._read_done(errors, self._errors)
+        self.n_done = self.n_replies + self.n_errors
 
     def is_done(self, line: InputLine) -> bool:
         """Whether an earlier run has written a result for it."""
@@ -94,27 +96,36 @@ class ResultFiles:
         file = self._replies if result.is_reply else self._errors
         file.write(msgspec.json.encode(result) + b"\n")
         file.flush()
+        self.n_replies += result.is_reply
+        self.n_errors += not result.is_reply
+
+    @property
+    def n_bytes(self) -> tuple[int, int]:
+        """Bytes of replies and of errors."""
+        return self._replies.tell(), self._errors.tell()
 
     def close(self) -> None:
         self._replies.close()
         self._errors.close()
 
-    def _read_done(self, path: Path, file: BinaryIO) -> None:
-        """Take over whole lines; a line that was cut short by the end of a process is cut off."""
+    def _read_done(self, path: Path, file: BinaryIO) -> int:
+        """Take over whole lines, and count them; a line that was cut short by the end of a process is cut off."""
         file.seek(0)
-        end = 0
+        end = n_new = 0
         while data := file.readline(MAX_RESULT_BYTES):
             if not data.endswith(b"\n"):
                 break
-            self._take(path, data)
+            n_new += self._take(path, data)
             end += len(data)
         if data:
             if not (data.startswith(START) or START.startswith(data)):
                 raise not_ours(path)
             file.truncate(end)
         file.seek(0, os.SEEK_END)
+        return n_new
 
-    def _take(self, path: Path, data: bytes) -> None:
+    def _take(self, path: Path, data: bytes) -> bool:
+        """Whether it is the first result of its line."""
         try:
             found = ID.fullmatch(msgspec.json.decode(data, type=Identified).id)
         except MALFORMED:
@@ -123,17 +134,18 @@ class ResultFiles:
         if not found or not 0 < number <= MAX_LINES:
             raise not_ours(path)
         self._done.extend([0] * (number + 1 - len(self._done)))
-        self.n_done += not self._done[number]
+        is_new = not self._done[number]
         self._done[number] = int(found[2], 16)
+        return is_new
 
 
 def not_ours(path: Path) -> ConfigError:
     return ConfigError(f"{path} has lines that no batch of Tahr wrote, and is left as it is: name another file.")
 
 
-def open_results(path: Path) -> BinaryIO:
+def open_results(path: Path, mode: int = 0o666) -> BinaryIO:
     """A file to append to, made if there is none."""
-    descriptor = os.open(path, FLAGS, 0o666)
+    descriptor = os.open(path, FLAGS, mode)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise ConfigError(f"{path} is not a regular file: name one for the results.")

@@ -1,7 +1,7 @@
 """Answers all lines of a file of requests, by the routes that a server has, without sockets."""
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from time import monotonic
@@ -10,7 +10,6 @@ from typing import Any, BinaryIO
 from msgspec import Raw
 
 from tahr.errors import ServerError
-from tahr.server.app import App
 from tahr.server.batches.lines import (
     ENVELOPE_BYTES,
     PIECE_BYTES,
@@ -22,8 +21,9 @@ from tahr.server.batches.lines import (
     read_lines,
 )
 from tahr.server.batches.results import BatchFault, BatchResponse, BatchResult, ResultFiles, result_id
-from tahr.server.http.connection import COMPLETE, CONNECTION
+from tahr.server.http.connection import COMPLETE, CONNECTION, ON_BEHALF
 from tahr.server.http.records import GenerationRecord
+from tahr.server.http.request import OnBehalf, Receive, Send
 from tahr.server.models.registry import Health
 from tahr.server.observe.observer import Observer, Observers
 from tahr.server.state.state import ServerState
@@ -33,6 +33,7 @@ RETRY_S = 1.0  # time between two attempts at a request that finds no room besid
 BUSY_S = 600.0  # time after which it is refused all the same, if no other one ends meanwhile
 AHEAD = 2  # requests in flight for each sequence of a batch: the next are tokenised by the time there is room
 Message = MutableMapping[str, Any]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 class NoClient:
@@ -55,17 +56,18 @@ class Exchange:
     status: int = 0
     headers: dict[bytes, bytes] = field(default_factory=dict)
     reply: bytes = b""
+    on_behalf: OnBehalf | None = None
 
     @property
     def scope(self) -> Message:
         headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
         about = {"type": "http", "method": "POST", "path": self.path, "client": ("127.0.0.1", 0)}
-        return {**about, "headers": headers, CONNECTION: NoClient(), COMPLETE: True}
+        return {**about, "headers": headers, CONNECTION: NoClient(), COMPLETE: True, ON_BEHALF: self.on_behalf}
 
     @property
     def is_overloaded(self) -> bool:
         """Whether a client of a server would come again later."""
-        return self.status == 503 and b"retry-after" in self.headers
+        return self.status in (429, 503) and b"retry-after" in self.headers
 
     async def receive(self) -> Message:
         return {"type": "http.request", "body": self.body}
@@ -103,13 +105,13 @@ def n_to_do(requests: BinaryIO, files: ResultFiles) -> int:
 class BatchRun:
     """One run over a file of requests. What earlier runs have done is left out."""
 
-    def __init__(self, state: ServerState, requests: BinaryIO, files: ResultFiles):
-        self.tokens = TokenCount()
+    busy_s = BUSY_S
+    on_behalf: OnBehalf | None = None  # whose requests these are, where clients wait for others
+
+    def __init__(self, app: Application, state: ServerState, requests: BinaryIO, files: ResultFiles):
         self.n_replies = self.n_errors = 0
         self._state = state
-        state.observers.close()
-        state.observers = Observers([self.tokens])
-        self._app = App(state)
+        self._app = app
         self._requests = requests
         self._files = files
         self._names: set[int] = set()  # digests of all names so far
@@ -135,8 +137,9 @@ class BatchRun:
         slots = asyncio.Semaphore(self.n_at_once)
         try:
             async with asyncio.TaskGroup() as group:
-                for line in read_lines(self._requests, self.most_bytes):
-                    request = self._request_of(line)
+                lines = read_lines(self._requests, self.most_bytes)
+                while item := await self._next(lines):
+                    line, request = item
                     if self._files.is_done(line):
                         continue
                     await slots.acquire()
@@ -146,6 +149,14 @@ class BatchRun:
                     task.add_done_callback(lambda _, n=n_bytes: self._free(slots, n))  # type: ignore[misc]
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
+
+    async def _next(self, lines: Iterator[InputLine]) -> tuple[InputLine, BatchRequest | LineError] | None:
+        """The next line, if there is one."""
+        return self._read_next(lines)
+
+    def _read_next(self, lines: Iterator[InputLine]) -> tuple[InputLine, BatchRequest | LineError] | None:
+        line = next(lines, None)
+        return line and (line, self._request_of(line))
 
     async def _has_memory(self, n_bytes: int) -> None:
         while self._n_bytes and self._n_bytes + n_bytes > PENDING_BYTES:
@@ -189,12 +200,12 @@ class BatchRun:
     async def _respond(self, request: BatchRequest) -> BatchResponse:
         exchange = await self._exchange(request)
         seen = self.n_replies + self.n_errors
-        until = monotonic() + BUSY_S
+        until = monotonic() + self.busy_s
         while exchange.is_overloaded and not is_cancelled() and monotonic() < until:
             await asyncio.sleep(RETRY_S)
             if seen != self.n_replies + self.n_errors:  # others end, and make room
                 seen = self.n_replies + self.n_errors
-                until = monotonic() + BUSY_S
+                until = monotonic() + self.busy_s
             exchange = await self._exchange(request)
         if exchange.status >= 500 and self._state.models.health() is Health.FAILING:
             raise ServerError("The engine has failed. What is answered is kept: the same command goes on from there.")
@@ -202,6 +213,16 @@ class BatchRun:
         return BatchResponse(exchange.status, request_id, Raw(exchange.reply))
 
     async def _exchange(self, request: BatchRequest) -> Exchange:
-        exchange = Exchange(request.url, bytes(request.body))
+        exchange = Exchange(request.url, bytes(request.body), on_behalf=self.on_behalf)
         await self._app(exchange.scope, exchange.receive, exchange.send)
         return exchange
+
+
+class LoneRun(BatchRun):
+    """A run of a process that does nothing else."""
+
+    def __init__(self, app: Application, state: ServerState, requests: BinaryIO, files: ResultFiles):
+        self.tokens = TokenCount()
+        state.observers.close()
+        state.observers = Observers([self.tokens])
+        super().__init__(app, state, requests, files)

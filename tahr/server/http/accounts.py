@@ -29,6 +29,11 @@ def digest_of(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
+def owner_by(digest: bytes) -> str:
+    """The name under which what is made with a key belongs to it."""
+    return digest.hex()[:32]
+
+
 class KeyRing:
     """All keys that are good now. A key is looked up by its digest: the time that takes tells nothing of other keys.
 
@@ -57,6 +62,13 @@ class KeyRing:
     def holds(self, account: Account) -> bool:
         """Whether the key that an account was found by is still good."""
         return not account.digest or self._of(account.digest) is not None
+
+    def owner(self, owner: str) -> Account | None:
+        """The account whose key made what belongs to an owner, if the key is still good."""
+        if self.is_open:
+            return NOBODY
+        accounts = [*self._given.values(), *self._stored.values()]
+        return next((each for each in accounts if owner_by(each.digest) == owner), None)
 
     def _of(self, digest: bytes) -> Account | None:
         return self._given.get(digest) or self._stored.get(digest)

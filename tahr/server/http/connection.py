@@ -9,6 +9,7 @@ from typing import Any, Protocol
 # keys of the scope: a `Connection`; the body has arrived
 CONNECTION = "tahr.connection"
 COMPLETE = "tahr.complete"
+ON_BEHALF = "tahr.on_behalf"  # an `OnBehalf`, where the server itself makes the request
 UNFRAMED = "tahr.unframed"  # a function, where the client knows no chunks: the stream that follows ends by closing
 SLOWEST_BYTES_PER_S = 16 * 1024  # slowest client that is allowed, after the first `reader_timeout_s`
 

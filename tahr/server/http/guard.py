@@ -9,7 +9,7 @@ import socket
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-from tahr.server.http.accounts import KeyRing, digest_of
+from tahr.server.http.accounts import KeyRing, digest_of, owner_by
 from tahr.server.http.errors import HttpError
 from tahr.server.http.request import HttpRequest
 
@@ -54,11 +54,18 @@ def is_loopback(client: str) -> bool:
         return False
 
 
+def owner_of(request: HttpRequest) -> str:
+    """Whose responses, files and batches a request may see: those made with the same key, of which a digest is kept."""
+    return request.on_behalf.owner if request.on_behalf else owner_by(digest_of(presented_key(request)))
+
+
 def salt_of(request: HttpRequest, keys: KeyRing) -> str:
     """Keeps the texts of a client apart from those of other keys, without a secret; empty if there is one key or none.
 
     Texts may outlive a restart, so it depends on the key alone, not on its place among others.
     """
+    if request.on_behalf:
+        return request.on_behalf.salt
     key = presented_key(request)
     if not keys.is_shared or keys.find(key) is None:
         return ""

@@ -8,8 +8,15 @@ from typing import Any
 
 import msgspec
 
-from tahr.server.http.accounts import NOBODY
-from tahr.server.http.connection import COMPLETE, CONNECTION, UNFRAMED, Connection
+from tahr.server.http.accounts import NOBODY, Account
+from tahr.server.http.connection import (
+    COMPLETE,
+    CONNECTION,
+    ON_BEHALF,
+    SLOWEST_BYTES_PER_S,
+    UNFRAMED,
+    Connection,
+)
 from tahr.server.http.errors import Envelope, ErrorReply, HttpError
 from tahr.server.http.records import RequestRecord
 
@@ -40,6 +47,18 @@ class BodyMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class OnBehalf:
+    """Whose request it is, if the server makes it: a line of a batch, which gives way to all that clients wait for.
+
+    It was let in when its batch was made, so it has no key.
+    """
+
+    owner: str
+    salt: str
+    account: Account
+
+
+@dataclass(frozen=True, slots=True)
 class BodyLimits:
     """Limits on a request's body."""
 
@@ -67,6 +86,9 @@ class HttpRequest:
         self._is_read = False
         self._n_held_bytes = 0
         self.load_s = 0.0  # time spent waiting for the model to be loaded
+        self.on_behalf: OnBehalf | None = scope.get(ON_BEHALF)
+        if self.on_behalf:
+            self.account = self.on_behalf.account
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -102,8 +124,7 @@ class HttpRequest:
                 async with asyncio.timeout(self._limits.timeout_s):
                     return await self._read()
         except TimeoutError:
-            message = f"The body did not arrive within {self._limits.timeout_s:g} seconds."
-            raise HttpError(400, message, headers={"connection": "close"}) from None
+            raise too_slow(f"The body did not arrive within {self._limits.timeout_s:g} seconds.") from None
         finally:
             self._limits.arriving.discard(self)
 
@@ -128,6 +149,39 @@ class HttpRequest:
             if not message.get("more_body"):
                 return b"".join(parts)
 
+    async def stream_body(self, take: Callable[[bytes], Awaitable[None]], max_bytes: int) -> None:
+        """Give the body to `take` piece by piece as it comes: nothing of it is kept, and its pace has a bound."""
+        self._check_coding()
+        check_size(int(length) if (length := self.header("content-length")).isdigit() else 0, max_bytes)
+        self._limits.arriving.add(self)
+        self._is_read = True
+        try:
+            with self.cancellable():
+                await self._stream_body(take, max_bytes)
+        finally:
+            self._limits.arriving.discard(self)
+        self.record.arrived = perf_counter()
+
+    async def _stream_body(self, take: Callable[[bytes], Awaitable[None]], max_bytes: int) -> None:
+        n_bytes = 0
+        waited_s = 0.0  # without the time that it takes to use the pieces
+        more = True
+        while more:
+            left_s = self._limits.timeout_s + n_bytes / SLOWEST_BYTES_PER_S - waited_s
+            began = perf_counter()
+            try:
+                async with asyncio.timeout(max(0.0, left_s)):
+                    message = await self._receive()
+            except TimeoutError:
+                raise too_slow(f"The body stopped coming after {n_bytes} bytes: send it again.") from None
+            waited_s += perf_counter() - began
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            n_bytes += len(message.get("body", b""))
+            check_size(n_bytes, max_bytes)
+            await take(message.get("body", b""))
+            more = bool(message.get("more_body"))
+
     def release_body(self) -> None:
         """The request is over."""
         self._limits.memory.n_bytes -= self._n_held_bytes
@@ -140,10 +194,7 @@ class HttpRequest:
             raise HttpError(415, message, code="unsupported_encoding", headers={"connection": "close"})
 
     def _check_size(self, n_bytes: int) -> None:
-        most = self._limits.max_bytes
-        if n_bytes > most:
-            message = f"The body is larger than the {most} bytes this server takes: send less."
-            raise HttpError(413, message, code="body_too_large", headers={"connection": "close"})
+        check_size(n_bytes, self._limits.max_bytes)
 
     # ---- the response -----------------------------------------------------------------------------------------
 
@@ -230,3 +281,13 @@ class Cancellable:
             assert task
             task.uncancel()
             raise request._cancel_reason from None
+
+
+def check_size(n_bytes: int, most: int) -> None:
+    if n_bytes > most:
+        message = f"The body is larger than the {most} bytes this server takes: send less."
+        raise HttpError(413, message, code="body_too_large", headers={"connection": "close"})
+
+
+def too_slow(message: str) -> HttpError:
+    return HttpError(400, message, headers={"connection": "close"})

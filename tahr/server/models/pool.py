@@ -235,6 +235,8 @@ class ModelPool:
         if not others:
             raise ServerError(f"There is no room for {loading.name}: raise --models-budget.")
         victim = min(others, key=lambda each: (bool(each.users), each.used_at))
+        if any(not is_of_batch(request) for request in loading.waiting):
+            end_batched(victim)
         await asyncio.shield(self.unload(victim, f"room for {loading.name}"))
 
     def _on_thread(self, work: Callable[[], T]) -> "asyncio.Future[T]":
@@ -246,6 +248,7 @@ class ModelPool:
 
     async def unloaded(self, model: ServedModel) -> None:
         """Have a model unloaded because somebody asked; nobody's leaving ends it."""
+        end_batched(model)
         await asyncio.shield(self.unload(model, "requested"))
 
     def unload(self, model: ServedModel, reason: str) -> "asyncio.Task[None]":
@@ -284,6 +287,18 @@ class ModelPool:
                 model.expiry.cancel()
             if model.loaded_engine:
                 await model.loaded_engine.close()
+
+
+def is_of_batch(request: object) -> bool:
+    return isinstance(request, HttpRequest) and request.on_behalf is not None
+
+
+def end_batched(model: ServedModel) -> None:
+    """End what batches have a model do, lest a client wait for it; they ask for it again later."""
+    for request in filter(is_of_batch, list(model.users)):
+        assert isinstance(request, HttpRequest)
+        message = f"The model {model.name} is needed less than another: try again later."
+        request.cancel(HttpError(503, message, param="model", headers={"retry-after": "1"}))
 
 
 def load_failure(model: ServedModel, error: Exception) -> HttpError:

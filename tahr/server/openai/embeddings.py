@@ -25,6 +25,7 @@ from tahr.server.models.registry import ServedModel
 from tahr.server.openai.bodies import EmbeddingBody
 from tahr.server.openai.embedding_items import SentImage, check_images, read_image, sent_items
 from tahr.server.openai.replies import Embedding, EmbeddingReply, EmbeddingUsage
+from tahr.server.replies.generation import check_images_of_batch
 from tahr.server.replies.prompts import check_text_size, check_tokens
 from tahr.server.state.state import ServerState
 
@@ -52,7 +53,9 @@ async def embed(request: HttpRequest, state: ServerState) -> None:
     requested = await state.text_pool.run_for(request, partial(prepare, state, sent), len(sent))
     n_tokens = n_tokens_of(requested)
     with state.admission.computing(request, requested.model, n_tokens):
-        vectors = await requested.model.engine.embed(requested.items, requested.options, requested.lora)
+        background = request.on_behalf is not None
+        check_images_of_batch(background and any(isinstance(item, ImageRows) for item in requested.items))
+        vectors = await requested.model.engine.embed(requested.items, requested.options, requested.lora, background)
         data = await state.text_pool.run(partial(written, vectors, requested))
     await request.respond(data)
 

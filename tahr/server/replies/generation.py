@@ -133,8 +133,11 @@ async def compute(active: ActiveGeneration) -> None:
     reply = active.reply
     try:
         n_before = 0  # sequences for prompts of this request that come first
+        background = active.request.on_behalf is not None
         for each in reply.resolved:
-            active.streams.append(await engine.submit(replace(each, n_before=n_before), whole=not reply.stream))
+            check_images_of_batch(background and bool(each.rows))
+            queued = replace(each, n_before=n_before, background=background)
+            active.streams.append(await engine.submit(queued, whole=not reply.stream))
             active.record.n_submitted_tokens += len(each.tokens)
             n_before += each.params.n
         await (respond_streamed(active) if reply.stream else respond_whole(active))
@@ -143,6 +146,12 @@ async def compute(active: ActiveGeneration) -> None:
     finally:
         for stream in active.streams:
             stream.abort()
+
+
+def check_images_of_batch(has_images: bool) -> None:
+    """Refuse images of a batch: towers take images in the order in which they come, so others would wait for them."""
+    if has_images:
+        raise HttpError(400, "A batch of a server reads no images: send them one by one, or use `tahr batch`.")
 
 
 def usage(record: GenerationRecord) -> Usage:

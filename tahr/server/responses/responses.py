@@ -1,11 +1,9 @@
 """/v1/responses: to create one, to see it again, and to forget it."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -15,7 +13,8 @@ from tahr.server.bodies.decoding import decode
 from tahr.server.conversations.sessions import Caller
 from tahr.server.conversations.store import ResponseStore, StoredItem, StoredItems, StoredResponse
 from tahr.server.http.errors import HttpError, bad_field
-from tahr.server.http.guard import presented_key
+from tahr.server.http.guard import owner_of
+from tahr.server.http.query import page_of, query_of
 from tahr.server.http.request import HttpRequest
 from tahr.server.models.chosen import chosen_model
 from tahr.server.models.text_pool import SHORT_BYTES
@@ -44,8 +43,6 @@ BODY = msgspec.json.Decoder(ResponsesBody)
 COUNT_BODY = msgspec.json.Decoder(InputTokensBody)
 ITEM = msgspec.json.Decoder(InputItem)
 BELOW = "/v1/responses/"
-MAX_LISTED = 100
-INERT = ("include", "include[]", "api-version")  # parameters that ask for nothing that a reply here lacks
 encode = msgspec.json.encode
 
 
@@ -81,15 +78,16 @@ class Continued:
 async def create_response(request: HttpRequest, state: ServerState) -> None:
     """Reply to a conversation, as OpenAI's Responses API does."""
     store = state.responses  # a conversation may be as long as all it holds
-    await reply_to(request, state, partial(read, state, owner_of(request)), SENT_NAMES, stored_bytes(store))
+    await reply_to(
+        request,
+        state,
+        partial(read, state, owner_of(request), request.on_behalf is None),
+        SENT_NAMES,
+        stored_bytes(store),
+    )
 
 
-def owner_of(request: HttpRequest) -> str:
-    """Whose responses a request may see: those stored with the same key, of which a digest is kept."""
-    return hashlib.sha256(presented_key(request).encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def read(state: ServerState, owner: str, data: bytes, caller: Caller) -> ServedRequest:
+def read(state: ServerState, owner: str, stores: bool, data: bytes, caller: Caller) -> ServedRequest:
     body = decode(BODY, data)
     continued = conversation_of(state.responses, owner, body)
     check_harmless(body)
@@ -103,6 +101,8 @@ def read(state: ServerState, owner: str, data: bytes, caller: Caller) -> ServedR
     params = params_of({**sampling_of(body), "grammar": grammar, "lora": lora or None}, SENT_NAMES)
     turn = turn_of(state, caller, model, messages, None)
     prompt = prompt_of(model, messages, turn=turn)
+    if not stores:  # many thousands would take the place of all others
+        body.store = False
     keep = None if body.store is False else continued.keeper()
     shown = ResponseOptions(repeated(body), names, wants_summary(body), keep)
     return ServedRequest(
@@ -231,49 +231,19 @@ async def cancel_response(request: HttpRequest, state: ServerState) -> None:
 async def list_responses(request: HttpRequest, state: ServerState) -> None:
     """All stored responses of a key, a page of them as of input items."""
     stored = [StoredItem(each.id, each.reply) for each in state.responses.all_of(owner_of(request))]
-    await request.respond_json(page_of(request, stored))
+    await request.respond_json(items_page(request, stored))
 
 
 async def list_input_items(request: HttpRequest, state: ServerState) -> None:
     """The input items of a stored response, the newest first unless `order` is asc; `limit` (20) after `after`."""
     found = state.responses.get(owner_of(request), id_of(request, "/input_items"))
-    await request.respond_json(page_of(request, found.inputs.items))
+    await request.respond_json(items_page(request, found.inputs.items))
 
 
-def page_of(request: HttpRequest, oldest_first: Sequence[StoredItem]) -> ItemList:
+def items_page(request: HttpRequest, oldest_first: Sequence[StoredItem]) -> ItemList:
     """The part of a list that a query asks for."""
-    requested = query_of(request, ("limit", "order", "after"))
-    limit = requested.get("limit", "20")
-    order = requested.get("order", "desc")
-    if not (limit.isascii() and limit.isdigit() and len(limit) < 9 and 1 <= int(limit) <= MAX_LISTED):
-        raise bad_field("limit", f"limit must be a number from 1 to {MAX_LISTED}.")
-    if order not in ("asc", "desc"):
-        raise bad_field("order", "order must be asc or desc.")
-    items = oldest_first if order == "asc" else oldest_first[::-1]
-    first = place_after(items, requested["after"]) if "after" in requested else 0
-    page = items[first : first + int(limit)]
-    ids = [item.id for item in page] or [""]
-    data = [msgspec.Raw(item.data) for item in page]
-    return ItemList(data, ids[0], ids[-1], first + len(page) < len(items))
-
-
-def place_after(items: Sequence[StoredItem], id: str) -> int:
-    for i, item in enumerate(items):
-        if item.id == id:
-            return i + 1
-    raise bad_field("after", f"after is {id[:80]!r}, which is not in this list: take an id of an earlier page.")
-
-
-def query_of(request: HttpRequest, known: Sequence[str]) -> dict[str, str]:
-    """The parameters of a query, each known and there once."""
-    found: dict[str, str] = {}
-    for name, value in parse_qsl(request.query, keep_blank_values=True):
-        if name in INERT:
-            continue
-        if name not in known:
-            message = f"There is no parameter {name[:60]!r} here: leave it out."
-            raise bad_field(name[:60], message, "unknown_parameter")
-        if name in found:
-            raise bad_field(name, f"{name} is there twice: send it once.")
-        found[name] = value
-    return found
+    ids = [item.id for item in oldest_first]
+    page = page_of(query_of(request, ("limit", "order", "after")), ids)
+    shown = [oldest_first[place] for place in page.places]
+    first, last = (shown[0].id, shown[-1].id) if shown else ("", "")
+    return ItemList([msgspec.Raw(item.data) for item in shown], first, last, page.has_more)

@@ -14,12 +14,14 @@ from tahr.server.models.pool import ModelPool
 from tahr.server.models.registry import MAX_LISTED, ModelRegistry, ServedModel
 from tahr.server.state.ledger import Ledger
 
+BATCHES = "(batches)"  # no account has this name
+
 
 class Admission:
     """Bounds the requests in flight and their time. Only the event loop's thread uses it.
 
     Where there are several keys, one holds at most as many places as are free: however many requests it sends, there
-    are places for the others.
+    are places for the others. Requests of batches take no place, and have no deadline.
     """
 
     def __init__(
@@ -67,24 +69,32 @@ class Admission:
         self._models.check_ready()
         if request in self.active:
             return False
-        self._check_places(request.account)
-        self.active[request] = self._deadline(request)
-        self._n_active[request.account.name] += 1
+        if request.on_behalf is None:
+            self._check_places(request.account)
+        self.active[request] = None if request.on_behalf else self._deadline(request)
+        self._n_active[holder_of(request)] += 1
         return True
 
+    def check_may_load(self, request: HttpRequest) -> None:
+        """A request of a batch loads no model, for which another may have to go, while clients wait for theirs."""
+        if request.on_behalf and len(self.active) > self._n_active[BATCHES]:
+            message = "The model is not loaded, and others are at work: try again later."
+            raise HttpError(503, message, param="model", headers={"retry-after": "1"})
+
     def _check_places(self, account: Account) -> None:
-        n_free = self._max_requests - len(self.active)
+        n_clients = len(self.active) - self._n_active[BATCHES]
+        n_free = self._max_requests - n_clients
         n_own = self._n_active[account.name] if self._keys.is_shared else 0
         if n_own < max(1, n_free) and n_free > 0:
             return
-        message = f"{len(self.active)} requests are in flight, and this server takes no more: try again later."
+        message = f"{n_clients} requests are in flight, and this server takes no more: try again later."
         if n_free > 0:
             message = f"{n_own} requests with this key are in flight, and the {n_free} free places are for other keys."
         raise HttpError(503, message, code="overloaded", headers={"retry-after": "1"})
 
     def end(self, request: HttpRequest) -> None:
         deadline = self.active.pop(request)
-        name = request.account.name
+        name = holder_of(request)
         self._n_active[name] -= 1
         if not self._n_active[name]:
             del self._n_active[name]
@@ -140,6 +150,11 @@ class AdmittedRequest:
             self.pool.end_use(self.request, self.model)
         if self._is_new:
             self.admission.end(self.request)
+
+
+def holder_of(request: HttpRequest) -> str:
+    """The name under which its place counts."""
+    return BATCHES if request.on_behalf else request.account.name
 
 
 def check_model(account: Account, model: ServedModel) -> None:

@@ -49,7 +49,11 @@ class Settings:
     response_max_entries: int = 1024  # stored responses of /v1/responses
     response_max_bytes: int = 64 * 2**20  # limit on all of them together
     response_max_age_s: float = 86_400.0
-    state_dir: str | None = None  # a folder where stored responses outlive the server
+    state_dir: str | None = None  # a folder where stored responses outlive the server, and for files and batches
+    file_max_bytes: int = 200 * 2**20  # an uploaded file of requests
+    file_store_max_bytes: int = 16 * 2**30  # all files together, results included; a key has as much as it leaves free
+    file_store_max_entries: int = 4096
+    file_store_max_age_s: float = 30 * 86_400.0
     decision_trace_jsonl: str | None = None  # a file that gets a line per step of the engine
     chrome_trace: str | None = None  # the same for chrome://tracing
     request_dump_dir: str | None = None  # a folder that gets a folder per request
@@ -83,6 +87,10 @@ class Settings:
         "response_max_entries": whole(0),
         "response_max_bytes": whole(0, MAX_BYTES),
         "response_max_age_s": Range(0, 1e9),
+        "file_max_bytes": whole(1, MAX_BYTES),
+        "file_store_max_bytes": whole(0, MAX_BYTES),
+        "file_store_max_entries": whole(0),
+        "file_store_max_age_s": Range(0, 1e9),
     }
 
     def __post_init__(self) -> None:

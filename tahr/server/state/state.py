@@ -3,9 +3,10 @@
 import sqlite3
 import time
 from collections.abc import Callable
+from copy import copy
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tahr.config import sampling_values
 from tahr.generation.kept_images import KeptImages
@@ -14,6 +15,8 @@ from tahr.server.conversations.store import ResponseStore, StoreLimits
 from tahr.server.http.accounts import KeyRing
 from tahr.server.http.guard import HostGuard
 from tahr.server.http.rate_limit import rate_limits
+from tahr.server.kept.batch_store import BatchStore
+from tahr.server.kept.file_store import FileLimits, FileStore
 from tahr.server.models.pool import ModelPool
 from tahr.server.models.registry import ModelRegistry, ServedModel
 from tahr.server.models.text_pool import TextPool
@@ -65,6 +68,9 @@ class ServerState:
         self.responses = ResponseStore(limits, keeper=self._file)
         if self._file:
             self.responses.restore(self._file.load(settings.response_max_bytes))
+        kept = open_files(settings) if settings.state_dir else None
+        self.files = kept and kept.files
+        self.batches = kept and kept.batches
         self.text_pool = TextPool(always_threads=settings.has_sessions)  # a session is longer than what is sent
         self.kept_images = KeptImages(settings.kept_image_bytes)
         self.metrics = ServerMetrics()
@@ -90,6 +96,12 @@ class ServerState:
         self.ledger.share_energy(lambda name: engines[name].snapshot().energy if name in engines else None)
         self.ledger.flush()
 
+    def for_batches(self) -> "ServerState":
+        """A view of the state whose threads for texts no client waits for."""
+        made = copy(self)
+        made.text_pool = TextPool(always_threads=True)
+        return made
+
     def close(self) -> None:
         """Let go of models, files and threads."""
         self.models.clear()
@@ -99,6 +111,29 @@ class ServerState:
         self.ledger.flush(at_once=True)
         if self._file:
             self._file.close()
+
+
+class KeptFiles(NamedTuple):
+    """Files and batches."""
+
+    files: FileStore
+    batches: BatchStore
+
+
+def open_files(settings: Settings) -> KeptFiles:
+    """Files and batches of the state's folder, which nothing else has open."""
+    folder = Path(settings.state_dir or "").expanduser()
+    limits = FileLimits(
+        settings.file_max_bytes,
+        settings.file_store_max_bytes,
+        settings.file_store_max_entries,
+        settings.file_store_max_age_s,
+    )
+    files = FileStore(folder / "files", limits)
+    batches = BatchStore(folder / "batches", settings.file_store_max_age_s)
+    files.is_needed = lambda id: batches.uses(id) is not None
+    files.clean(id for each in batches.unfinished for id in each.file_ids)
+    return KeptFiles(files, batches)
 
 
 def plain_settings(settings: Settings) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 from msgspec import Struct
 
 from tahr.server.http.errors import HttpError, bad_field
+from tahr.server.http.query import query_of
 from tahr.server.http.request import HttpRequest
-from tahr.server.responses.responses import query_of
 from tahr.server.state.database import reason_of
 from tahr.server.state.ledger import MAX_DAYS, as_facts
 from tahr.server.state.state import ServerState

@@ -1,0 +1,1 @@
+"""Files and batches as a folder keeps them, with bounds."""
