@@ -94,13 +94,13 @@ def test_keys_are_nowhere_but_on_the_screen(
     key = new_key(tmp_path, "ci", capsys)
     with keyed(tmp_path) as (_, client):
         assert status(client, key) == 200
-        kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+        kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert key.encode() not in kept and key.removeprefix("sk-tahr-").encode() not in kept and key not in caplog.text
     assert digest_of(key) in (tmp_path / FILE).read_bytes()
     assert main(["keys", "list", "--state-dir", str(tmp_path)]) == 0
     listed = capsys.readouterr().out
     assert key not in listed and digest_of(key).hex()[:8] not in listed and "ci" in listed and "good" in listed
-    assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())
+    assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.rglob("*"))
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -16,6 +16,7 @@ import pytest
 
 from pooled_server import pooled, until
 from scripted_engine import ScriptedEngine, serving
+from tahr.cli.main import main
 from tahr.server.batches import service
 from tahr.server.kept import batch_store
 from tahr.server.kept.batch_store import BatchStore
@@ -357,6 +358,32 @@ def test_keys_take_turns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         server.client.batches.cancel(first[-1].id)
         server.client.api_key = "two"
         assert server.until(batch.id, "completed")
+
+
+def test_a_key_that_is_taken_away_ends_its_batches(folder: Path) -> None:
+    with served(folder) as server:
+        batch = server.begin(line("a"), line("stuck", prompt="HANG@1"))
+        while server.client.batches.retrieve(batch.id).request_counts.completed < 1:  # type: ignore[union-attr]
+            time.sleep(0.01)
+    engine = ScriptedEngine()
+    record = folder / "batches" / f"{batch.id}.json"
+    with served(folder, engine, api_keys=("two",)):
+        until(lambda: json.loads(record.read_text())["status"] == "failed")
+        assert json.loads(record.read_text())["errors"][0]["code"] == "key_revoked" and len(engine.seen) == 1
+    with served(folder) as server:
+        ended = server.client.batches.retrieve(batch.id)
+        assert ended.status == "failed" and set(server.content(ended.output_file_id)) == {"a"}
+
+
+def test_a_model_that_a_key_is_not_good_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with served(folder):
+        assert main(["keys", "add", "ci", "--models", "other", "--state-dir", str(folder)]) == 0
+    key = capsys.readouterr().out.strip()
+    with served(folder) as server:
+        server.client.api_key = key
+        ended = server.ended(line("a"))
+        assert ended.status == "failed" and ended.errors and ended.errors.data
+        assert ended.errors.data[0].code == "model_not_allowed"
 
 
 # ---- limits and faults ----------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class ServedRun(BatchRun):
 
     @property
     def n_at_once(self) -> int:
-        return max(LEAST_AT_ONCE, super().n_at_once // AT_ONCE)
+        return max(LEAST_AT_ONCE, super().n_at_once)
 
     async def _exchange(self, request: BatchRequest) -> Exchange:
         """As whoever has the key now: it may have been taken away, or have other limits than before."""
