@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import openai
 
+from batch_server import TEXT, line, lines_of
 from serve_process import ServeProcess, served
-from test_batches import TEXT, line, lines_of
 
 
 def client_of(server: ServeProcess) -> openai.OpenAI:

@@ -1,11 +1,9 @@
 """Files and batches, by openai's client and by plain requests: what they give, whom they belong to, how they end."""
 
 import asyncio
-import io
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -14,70 +12,12 @@ import httpx
 import openai
 import pytest
 
+from batch_server import BODIES, CHAT, RESPONSES, TEXT, Served, line, lines_of, served
 from pooled_server import pooled, until
 from scripted_engine import ScriptedEngine, serving
 from tahr.cli.main import main
-from tahr.server.batches import service
-from tahr.server.kept import batch_store
 from tahr.server.kept.batch_store import BatchStore
 from tahr.server.kept.file_store import FileStore
-from tahr.server.state.settings import Settings
-
-CHAT, TEXT, EMBED, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"
-HELLO = {"messages": [{"role": "user", "content": "hello"}]}
-BODIES = {CHAT: HELLO, TEXT: {"prompt": "hello"}, EMBED: {"input": "hello"}, RESPONSES: {"input": "hello"}}
-
-
-def line(name: str, url: str = TEXT, method: str = "POST", **body: Any) -> str:
-    return json.dumps({"custom_id": name, "method": method, "url": url, "body": body or BODIES[url]}) + "\n"
-
-
-def lines_of(content: str) -> dict[str, dict[str, Any]]:
-    found = [json.loads(each) for each in content.splitlines()]
-    named = {each["custom_id"]: each for each in found}
-    assert len(named) == len(found), "a line has two results"
-    return named
-
-
-class Served:
-    """A server with a folder for its state, and a client for each key."""
-
-    def __init__(self, address: str):
-        self.address = address
-        self.client = openai.OpenAI(base_url=f"{address}/v1", api_key="one", max_retries=0, timeout=20)
-        self.other = self.client.with_options(api_key="two")
-        self.http = httpx.Client(base_url=address, headers={"authorization": "Bearer one"}, timeout=20)
-
-    def upload(self, *lines: str, name: str = "in.jsonl") -> str:
-        sent = (name, io.BytesIO("".join(lines).encode()))
-        return self.client.files.create(file=sent, purpose="batch").id
-
-    def begin(self, *lines: str, endpoint: Any = TEXT) -> openai.types.Batch:
-        file_id = self.upload(*lines)
-        return self.client.batches.create(input_file_id=file_id, endpoint=endpoint, completion_window="24h")
-
-    def until(self, id: str, *statuses: str) -> openai.types.Batch:
-        """The batch, as soon as it has one of these."""
-        until = time.monotonic() + 30
-        while (found := self.client.batches.retrieve(id)).status not in statuses:
-            assert time.monotonic() < until, found
-            time.sleep(0.01)
-        return found
-
-    def ended(self, *lines: str, endpoint: str = TEXT) -> openai.types.Batch:
-        return self.until(self.begin(*lines, endpoint=endpoint).id, "completed", "failed", "expired", "cancelled")
-
-    def content(self, id: str | None) -> dict[str, dict[str, Any]]:
-        return lines_of(self.client.files.content(id).text) if id else {}
-
-
-@contextmanager
-def served(folder: Path, engine: Any = None, **settings: Any) -> Iterator[Served]:
-    options = {"port": 0, "log_interval_s": 0, "api_keys": ("one", "two"), "state_dir": str(folder), **settings}
-    with serving(engine or ScriptedEngine(), settings=Settings(**options)) as running:
-        made = Served(running.address)
-        with made.client, made.http:
-            yield made
 
 
 @pytest.fixture
@@ -384,134 +324,6 @@ def test_a_model_that_a_key_is_not_good_for(folder: Path, capsys: pytest.Capture
         ended = server.ended(line("a"))
         assert ended.status == "failed" and ended.errors and ended.errors.data
         assert ended.errors.data[0].code == "model_not_allowed"
-
-
-# ---- limits and faults ----------------------------------------------------------------------------------------
-
-
-def test_bounds_of_files(folder: Path) -> None:
-    with served(folder, file_max_bytes=10_000, file_store_max_bytes=25_000, file_store_max_entries=5) as server:
-        with pytest.raises(openai.APIStatusError, match="--file-max-bytes") as refused:
-            server.client.files.create(file=b"x" * 10_001, purpose="batch")
-        assert refused.value.status_code == 413
-        kept = server.client.files.create(file=b"x" * 10_000, purpose="batch").id
-        with pytest.raises(openai.APIStatusError, match="as it leaves free of 25000") as refused:
-            server.client.files.create(file=b"x" * 3_000, purpose="batch")
-        assert refused.value.status_code == 413
-        server.other.files.create(file=b"x" * 7_000, purpose="batch")
-        assert len(list((folder / "files").iterdir())) == 4
-        server.client.files.delete(kept)
-        for _ in range(2):
-            server.client.files.create(file=b"x", purpose="batch")
-        with pytest.raises(openai.APIStatusError, match="--file-store-max-entries"):
-            server.client.files.create(file=b"x", purpose="batch")
-
-
-def test_bounds_of_batches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_store, "MOST_UNFINISHED", 2)
-    monkeypatch.setattr(batch_store, "MOST_BATCHES", 3)
-    with served(folder) as server:
-        stuck = [server.begin(line("a", prompt="HANG@1")) for _ in range(2)]
-        with pytest.raises(openai.RateLimitError, match="not finished"):
-            server.begin(line("a"))
-        for batch in stuck:
-            server.client.batches.cancel(batch.id)
-            server.until(batch.id, "cancelled")
-        later = [server.ended(line("a")).id for _ in range(2)]
-        assert {each.id for each in server.client.batches.list()} == {stuck[1].id, *later}
-
-
-def test_results_that_take_too_much_end_a_batch(folder: Path) -> None:
-    with served(folder, file_store_max_bytes=4_000) as server:
-        ended = server.ended(*(line(f"r{i}") for i in range(8)))
-        assert ended.status == "failed" and ended.errors and ended.errors.data
-        assert ended.errors.data[0].code == "file_store_full"
-        assert 0 < len(server.content(ended.output_file_id)) < 8
-
-
-def test_a_full_disk_holds_a_batch_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes on when there is space again, and no line is lost or there twice."""
-    monkeypatch.setattr(service, "RETRY_S", 0.05)
-    full = [True] * 5
-    write = service.ResultFiles.write
-
-    def filled(self: Any, result: Any) -> None:
-        if full:
-            full.pop()
-            self._replies.write(b'{"id":"batch_req_')  # as much as there was space for
-            self._replies.flush()
-            raise OSError(28, "No space left on device")
-        write(self, result)
-
-    monkeypatch.setattr(service.ResultFiles, "write", filled)
-    with served(folder) as server:
-        ended = server.ended(*(line(f"r{i}") for i in range(8)))
-        assert ended.status == "completed" and len(server.content(ended.output_file_id)) == 8 and not full
-
-
-def test_a_full_disk_refuses_an_upload(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with served(folder) as server:
-
-        def full(*_: Any) -> None:
-            raise OSError(28, "No space left on device")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(FileStore, "end", full)
-            with pytest.raises(openai.InternalServerError, match="no space left on device"):
-                server.upload(line("a"))
-        assert not list((folder / "files").iterdir())
-        assert server.upload(line("a"))
-
-
-def test_an_engine_that_fails_holds_a_batch_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "RETRY_S", 0.05)
-    engine = ScriptedEngine()
-    with served(folder, engine) as server:
-        engine.alive = False
-        batch = server.begin(line("a", prompt="FAIL@0 x"))
-        while len(engine.seen) < 4:
-            time.sleep(0.01)
-        engine.obeys_words, engine.alive = False, True
-        assert server.until(batch.id, "completed").request_counts.completed == 1  # type: ignore[union-attr]
-
-
-def harm_nothing(folder: Path) -> None: ...
-def truncate(folder: Path) -> None:
-    for path in folder.rglob("*.json"):
-        path.write_bytes(path.read_bytes()[:20])
-
-
-def rename(folder: Path) -> None:
-    for path in folder.rglob("*.json"):
-        path.rename(path.with_name(f"{path.stem[:-1]}x.json"))
-
-
-@pytest.mark.parametrize("harm", [harm_nothing, truncate, rename])
-def test_records_that_are_damaged_are_left_as_they_are(
-    folder: Path, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
-) -> None:
-    with served(folder) as server:
-        server.ended(line("a"))
-    harm(folder)
-    before = {path: path.read_bytes() for path in folder.rglob("*.json")}
-    left = folder / "files" / f"file-{0:032x}.tmp"
-    left.write_bytes(b"half")
-    with served(folder) as server:
-        n_files, n_batches = len(server.client.files.list().data), len(server.client.batches.list().data)
-        assert (n_files, n_batches) == ((2, 1) if harm is harm_nothing else (0, 0))
-        assert server.ended(line("b")).status == "completed"
-    assert not left.exists() and all(path.read_bytes() == data for path, data in before.items())
-    assert ("is damaged" in caplog.text) == (harm is truncate)
-
-
-def test_a_file_that_somebody_takes_away_ends_its_batch(folder: Path) -> None:
-    with served(folder) as server:
-        file_id = server.upload(line("a"))
-        (folder / "files" / f"{file_id}.data").unlink()
-        assert server.http.get(f"/v1/files/{file_id}/content").status_code == 500
-        batch = server.client.batches.create(input_file_id=file_id, endpoint=TEXT, completion_window="24h")
-        ended = server.until(batch.id, "failed")
-        assert ended.errors and ended.errors.data and ended.errors.data[0].code == "file_lost"
 
 
 def test_async_client(server: Served) -> None:

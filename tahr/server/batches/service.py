@@ -54,7 +54,7 @@ class ServedRun(BatchRun):
         return max(LEAST_AT_ONCE, super().n_at_once)
 
     async def _exchange(self, request: BatchRequest) -> Exchange:
-        """As whoever has the key now: it may have been taken away, or have other limits than before."""
+        """The key counts as it is now: it may have been taken away, or have other limits than before."""
         account = self._state.keys.owner(self.owner)
         if account:
             self.on_behalf = OnBehalf(self.owner, self.salt, account)
