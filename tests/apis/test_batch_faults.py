@@ -12,6 +12,7 @@ from batch_server import TEXT, line, served
 from scripted_engine import ScriptedEngine
 from tahr.server.batches import service
 from tahr.server.kept import batch_store
+from tahr.server.kept.batch_store import BatchRecord, BatchStore
 from tahr.server.kept.file_store import FileStore
 
 
@@ -143,3 +144,37 @@ def test_a_file_that_somebody_takes_away_ends_its_batch(folder: Path) -> None:
         batch = server.client.batches.create(input_file_id=file_id, endpoint=TEXT, completion_window="24h")
         ended = server.until(batch.id, "failed")
         assert ended.errors and ended.errors.data and ended.errors.data[0].code == "file_lost"
+
+
+def test_a_server_ends_while_a_batch_that_is_cancelled_finds_no_space(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter = BatchStore.enter
+
+    def full(self: BatchStore, record: BatchRecord, status: str) -> None:
+        if status == "cancelled":
+            refused.append(status)
+            raise OSError(28, "No space left on device")
+        enter(self, record, status)
+
+    refused: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchStore, "enter", full)
+        with served(folder) as server:
+            batch = server.begin(line("a", prompt="HANG@1"))
+            server.until(batch.id, "in_progress")
+            server.client.batches.cancel(batch.id)
+            while not refused:
+                time.sleep(0.01)
+    with served(folder) as server:  # which goes on from there
+        server.until(batch.id, "cancelled")
+
+
+def test_a_fault_of_ours_ends_a_batch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(service, "validated", lambda *_: 1 / 0)
+    with served(folder) as server:
+        ended = server.ended(line("a"))
+        assert ended.status == "failed" and ended.errors and ended.errors.data
+        assert ended.errors.data[0].code == "server_error" and "has failed" in caplog.text

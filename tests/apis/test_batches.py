@@ -13,9 +13,9 @@ import openai
 import pytest
 
 from batch_server import BODIES, CHAT, RESPONSES, TEXT, Served, line, lines_of, served
+from keyed_server import new_key
 from pooled_server import pooled, until
 from scripted_engine import ScriptedEngine, serving
-from tahr.cli.main import main
 from tahr.server.kept.batch_store import BatchStore
 from tahr.server.kept.file_store import FileStore
 
@@ -316,14 +316,27 @@ def test_a_key_that_is_taken_away_ends_its_batches(folder: Path) -> None:
 
 
 def test_a_model_that_a_key_is_not_good_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with served(folder):
-        assert main(["keys", "add", "ci", "--models", "other", "--state-dir", str(folder)]) == 0
-    key = capsys.readouterr().out.strip()
+    key = new_key(folder, "ci", capsys, "--models", "other")
     with served(folder) as server:
         server.client.api_key = key
         ended = server.ended(line("a"))
         assert ended.status == "failed" and ended.errors and ended.errors.data
         assert ended.errors.data[0].code == "model_not_allowed"
+
+
+def test_lines_wait_for_tokens_of_their_key(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = new_key(folder, "ci", capsys, "--tokens-per-day", "1")
+    with served(folder) as server:
+        server.client.api_key = key
+        batch = server.begin(line("a"), line("b"), line("c"))
+        while server.client.batches.retrieve(batch.id).request_counts.completed < 1:  # type: ignore[union-attr]
+            time.sleep(0.01)
+        time.sleep(1.5)  # the others have asked again
+        waiting = server.client.batches.retrieve(batch.id)
+        counts = waiting.request_counts
+        assert waiting.status == "in_progress" and counts and (counts.completed, counts.failed) == (1, 0)
+        server.client.batches.cancel(batch.id)
+        server.until(batch.id, "cancelled")
 
 
 def test_async_client(server: Served) -> None:

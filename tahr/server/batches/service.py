@@ -84,6 +84,7 @@ class BatchService:
         self._store = store
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._owners: dict[str, str] = {}  # owners of batches that are worked on
+        self._is_ending = False
 
     async def run(self) -> None:
         """Work until cancelled; what is not finished is left to the next process."""
@@ -95,6 +96,7 @@ class BatchService:
                     async with asyncio.timeout(LOOK_S):
                         await self._store.changed.wait()
         finally:
+            self._is_ending = True
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -135,7 +137,7 @@ class BatchService:
             try:
                 await self._advance(batch)
             except asyncio.CancelledError:
-                if batch.status != "cancelling":
+                if self._is_ending or batch.status != "cancelling":
                     raise
             except (OSError, TahrError, HttpError) as error:
                 if not is_logged:
@@ -144,18 +146,22 @@ class BatchService:
                 await self._pause(batch)
             except Exception:
                 log.exception("the batch %s has failed", batch.id)
-                self._fail(batch, [BatchError("server_error", "The server failed: its log says where.")])
+                with suppress(OSError):
+                    self._fail(batch, [BatchError("server_error", "The server failed: its log says where.")])
+                await self._pause(batch)
 
     async def _pause(self, batch: BatchRecord) -> None:
+        if batch.is_finished:
+            return
         try:
             await asyncio.sleep(RETRY_S)
         except asyncio.CancelledError:
-            if batch.status != "cancelling":
+            if self._is_ending or batch.status != "cancelling":
                 raise
 
     async def _advance(self, batch: BatchRecord) -> None:
         """The next part of a batch, by its status."""
-        while self._state.models.phase is not Phase.READY:
+        while self._state.models.phase is Phase.LOADING:
             await asyncio.sleep(READY_S)
         path = self._files.data_path(batch.terms.input_file_id)
         if batch.status in ("validating", "in_progress") and not path.exists():
