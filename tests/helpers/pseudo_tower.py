@@ -114,7 +114,7 @@ def row_engine(
     axes: bool = False,
     tower: bool = True,
     tower_tokens: int = 64,
-    draft: bool = False,
+    draft: bool | Draft = False,
     number: int = 0,
     **options: object,
 ) -> Engine:
@@ -125,7 +125,7 @@ def row_engine(
     inputs = RowInputs(4 * decoder.row_width * n_slots, made)
     config = EngineConfig(**{"context_size": 256, "page_size": 8, **options})  # type: ignore[arg-type]
     device = LateBackend(be) if late and not be.overlaps else be
-    other = Draft("itself", decoder) if draft else None
+    other = draft if isinstance(draft, Draft) else Draft("itself", decoder) if draft else None
     return build_engine(device, with_axes(decoder) if axes else decoder, config, row_inputs=inputs, draft=other)[0]  # type: ignore[arg-type]
 
 

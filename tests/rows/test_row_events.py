@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from drafter_runs import taught_draft
 from engines import Tally, greedy, page_bytes
 from pseudo_tower import (
     SHORT,
@@ -125,12 +127,14 @@ def test_choices_of_a_prompt_with_rows(stories: Path, late: bool, size: int) -> 
 
 
 @pytest.mark.parametrize("axes", [False, True], ids=["", "axes"])
-@pytest.mark.parametrize("draft", [False, True], ids=["ngram", "model"])
+@pytest.mark.parametrize("draft", ["ngram", "model", "trained"])
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
-def test_drafts_change_no_text(stories: Path, late: bool, draft: bool, axes: bool) -> None:
-    """A draft model knows placeholders alone: its guesses are worse, and are verified as all are."""
+def test_drafts_change_no_text(stories: Path, late: bool, draft: str, axes: bool) -> None:
+    """A draft model knows placeholders alone: its guesses are worse, and are verified as all are. A trained one reads
+    what the model's layers make of rows."""
     parts: list[Part] = [TEXT[:9], (1, 11), TEXT[:9], TEXT[:5]]
-    guesses = {"draft": True} if draft else {"spec_ngram": True}
+    guesses: dict[str, Any] = {"ngram": {"spec_ngram": True}, "model": {"draft": True}}.get(draft, {})
+    guesses = guesses or {"draft": taught_draft(stories)}
     eng = row_engine(stories, late=late, axes=axes, **guesses)
     assert eng.speculator
     eng.speculator.adapts = False

@@ -5,6 +5,7 @@ is what chosen layers of the model were given, side by side, which one linear ma
 last token that the model has computed it is what the drafter made of the entry before.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from tahr.backends.api import Backend, KVStore, Linear, StepInputs, Tensor
@@ -45,6 +46,11 @@ class Drafter:
         self.memory = tuple(layer.memory for layer in self.layers)
         self.norm = w.norm("norm")
         self.head = make_head(cfg, w, target)
+
+    @property
+    def windows(self) -> Sequence[int]:
+        """How much of a text every layer of `memory` has to remember; 0: all of it."""
+        return self.config.windows
 
     def follow(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         """The logits of `step.logit_rows`; every token has a row of the model's layers."""
