@@ -38,9 +38,9 @@ from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.speculator import Speculator
 from tahr.engine.step.drafts import AcceptedTokens, Drafts
 from tahr.loading.builder import build_engine
-from tahr.loading.drafters import load_drafter
 from tahr.loading.speculation import Draft
 from tahr.models.decoder import Decoder
+from tahr.models.loader.drafters import load_drafter
 from tahr.models.loader.load import OpenedModel, load
 from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor

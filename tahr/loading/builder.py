@@ -32,7 +32,6 @@ from tahr.loading.capacity import (
     cache_pages,
     step_sizes,
 )
-from tahr.loading.drafters import is_drafter, load_drafter, stored_layers
 from tahr.loading.images import image_reader
 from tahr.loading.kv_tiers import add_tiers
 from tahr.loading.memory_plan import plan_memory
@@ -45,12 +44,14 @@ from tahr.loading.speculation import (
     Draft,
     check_same_vocabulary,
     make_speculator,
+    stored_layers,
 )
 from tahr.loading.text_padding import TextPadding, text_padding
 from tahr.loading.unfit import unfit_for
 from tahr.models.config.longer import longer_rope
 from tahr.models.config.record import ModelConfig
 from tahr.models.decoder import Decoder
+from tahr.models.loader.drafters import is_drafter, load_drafter
 from tahr.models.loader.load import OpenedModel, load, open_model
 from tahr.models.loader.runnable import refuse_unsupported, refuse_unsupported_draft
 from tahr.regular_file import read_text

@@ -13,13 +13,13 @@ from tahr.config import EngineConfig
 from tahr.errors import ConfigError, LoadError
 from tahr.loading.budgets import budget_bytes, least_budget, policy_of, refuse_budgets, with_budget
 from tahr.loading.capacity import KVGroup, kv_groups, state_bytes
-from tahr.loading.drafters import LoadedDrafter, drafter_pool, is_drafter, load_drafter
 from tahr.loading.memory_plan import MemoryPlan, check_kv_dtype, plan_memory
 from tahr.loading.placement import DeviceFacts, Placement, Pool, place, refuse_too_large
 from tahr.loading.row_inputs import ROW_NUMBER_BYTES, inputs_of, n_row_slots, row_bytes
-from tahr.loading.speculation import Draft
+from tahr.loading.speculation import Draft, drafter_pool
 from tahr.loading.virtual_ranks import refuse_beside_ranks, refuse_drafter_beside_ranks
 from tahr.models.decoder import Decoder
+from tahr.models.loader.drafters import LoadedDrafter, is_drafter, load_drafter
 from tahr.models.loader.load import Loaded, OpenedModel, load
 from tahr.offload.homes import Panels, TensorSize
 from tahr.offload.plan import PagedPlan, plan_paging, refuse_budget

@@ -2,21 +2,25 @@
 
 from dataclasses import dataclass, replace
 
-from tahr.backends.api import Ints, KVStore, StepLimits
+from tahr.backends.api import Backend, Ints, KVStore, StepLimits
 from tahr.config import EngineConfig
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.speculation.draft_model import DraftModelProposer
 from tahr.engine.speculation.ngram import NgramProposer
-from tahr.engine.speculation.row_rings import DrafterColumns, RowRings, TargetColumns, ring_size
+from tahr.engine.speculation.row_rings import DrafterColumns, RowRings, TargetColumns, n_row_slots, ring_size
 from tahr.engine.speculation.speculator import Speculator
 from tahr.engine.speculation.trained import TrainedProposer
 from tahr.engine.step.steps import Steps
 from tahr.errors import ConfigError
 from tahr.executor.local import LocalExecutor
+from tahr.executor.plans import StoredLayers
+from tahr.loading.capacity import Capacity, step_sizes
+from tahr.loading.placement import Pool
 from tahr.models.decoder import Decoder
 from tahr.models.drafters.eagle3 import Drafter
 from tahr.text.tokens.tokenizer import Tokenizer
 
+ROW_NUMBER_BYTES = 4
 # guesses of a sequence in one step where the configuration does not say
 NGRAM_TOKENS = 8
 DRAFT_TOKENS = 4
@@ -128,3 +132,16 @@ def last_layers(kv: KVStore, n: int) -> KVStore:
     """The last n layers of a KV store as one of their own, in the same pages."""
     layout = replace(kv.layout, layers=kv.layout.layers[-n:], groups=(tuple(range(n)),))
     return KVStore(layout, kv.group_of[-n:], kv.n_bytes, kv.layers[-n:])
+
+
+def stored_layers(backend: Backend, drafter: Drafter, limits: StepLimits, n_decode_tokens: int) -> StoredLayers:
+    """The row slots between a model and its drafter, and the layers that write to them."""
+    n_slots = n_row_slots(limits.n_tokens, limits.n_seqs, n_decode_tokens)
+    return StoredLayers(drafter.kind.taps, backend.row_store(n_slots, drafter.row_width))
+
+
+def drafter_pool(drafter: Drafter, config: EngineConfig, capacity: Capacity, n_decode_tokens: int) -> Pool:
+    """Memory of these slots."""
+    sizes = replace(step_sizes(config, capacity), n_decode_tokens=n_decode_tokens)
+    n = n_row_slots(sizes.n_tokens, sizes.n_seqs, n_decode_tokens)
+    return Pool("rows of the drafter", n, "slots", n * drafter.row_width * ROW_NUMBER_BYTES)

@@ -26,8 +26,8 @@ from tahr.errors import ConfigError
 from tahr.executor.output import Output
 from tahr.grammar import Grammar
 from tahr.loading.builder import build_engine
-from tahr.loading.drafters import LoadedDrafter, load_drafter
 from tahr.loading.speculation import Draft
+from tahr.models.loader.drafters import LoadedDrafter, load_drafter
 from tahr.models.loader.load import open_model
 from test_engine import prompts
 

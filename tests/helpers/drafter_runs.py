@@ -13,9 +13,9 @@ from drafter_files import TAPS, make_arrays, speculators, write_drafter
 from engines import alone, greedy, here, loaded
 from model_cases import Arrays, Config
 from tahr.backends.api import Backend, Extras, StepInputs, StepLimits
-from tahr.loading.drafters import LoadedDrafter, load_drafter
 from tahr.loading.speculation import Draft
 from tahr.models.decoder import Decoder
+from tahr.models.loader.drafters import LoadedDrafter, load_drafter
 from tahr.models.loader.load import open_model
 
 PAGE_SIZE, N_MOST = 8, 512

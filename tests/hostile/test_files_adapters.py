@@ -20,8 +20,8 @@ from model_cases import CASES, make_weights
 from model_files import write_hf
 from tahr.backends.reference.backend import ReferenceBackend
 from tahr.errors import CorruptFile, LoadError, TahrError
-from tahr.loading.drafters import load_drafter
 from tahr.models.loader import load, open_model
+from tahr.models.loader.drafters import load_drafter
 from tahr.models.lora import AdapterTarget, open_adapter
 from tahr.weights import open_gguf
 

@@ -144,7 +144,7 @@ def test_a_smaller_context_and_a_state(stories: Path) -> None:
 
 
 def test_a_draft_that_looks_further_back_than_the_model() -> None:
-    draft: Any = SimpleNamespace(name="far", decoder=SimpleNamespace(config=SimpleNamespace(windows=(0, 8))))
+    draft: Any = SimpleNamespace(name="far", decoder=SimpleNamespace(windows=(0, 8)))
     assert draft_windows(draft, [16, 0]) == [0, 0]
     with pytest.raises(ConfigError, match="looks further back than the 16 tokens"):
         draft_windows(draft, [16, 8])

@@ -13,8 +13,8 @@ from backends_here import backend
 from drafter_files import CASES, N_CHAINED, N_ENTRIES, draft_map, inputs_of, make_arrays, write_drafter
 from drafter_runs import DrafterRuns
 from tahr.errors import ConfigError, CorruptFile, QuantError, TahrError, UnsupportedModel
-from tahr.loading.drafters import is_drafter, load_drafter
 from tahr.models.drafters.reading import drafter_kind
+from tahr.models.loader.drafters import is_drafter, load_drafter
 from tahr.models.loader.load import OpenedModel, load, open_model
 from tahr.models.loader.runnable import refuse_unsupported, refuse_unsupported_draft
 

@@ -10,9 +10,9 @@ from tahr.errors import ConfigError
 from tahr.library.inference.config import InferenceConfig
 from tahr.library.inference.loaded_model import N_TEXTS, engine_config, local_files
 from tahr.loading.builder import load_engine, open_tokenizer, tokenizer_at
-from tahr.loading.drafters import is_drafter
 from tahr.loading.speculation import check_same_vocabulary
 from tahr.models.config.record import ModelConfig
+from tahr.models.loader.drafters import is_drafter
 from tahr.models.loader.load import OpenedModel, open_model
 from tahr.text.tokens.tokenizer import Tokenizer
 

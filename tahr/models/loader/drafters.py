@@ -3,13 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tahr.backends.api import Backend, Ints, StepLimits
-from tahr.config import EngineConfig
-from tahr.engine.speculation.row_rings import n_row_slots
+from tahr.backends.api import Backend, Ints
 from tahr.errors import ConfigError
-from tahr.executor.plans import StoredLayers
-from tahr.loading.capacity import Capacity, step_sizes
-from tahr.loading.placement import Pool
 from tahr.models.decoder import Decoder
 from tahr.models.drafters.eagle3 import TABLE, Drafter
 from tahr.models.drafters.reading import DrafterConfig, drafter_kind, read_drafter
@@ -20,7 +15,6 @@ from tahr.offload.homes import TensorSize
 from tahr.weights.tensor import HostTensor
 from tahr.weights.watch import refuse_changed
 
-ROW_NUMBER_BYTES = 4
 # Tensors that say again what others say, or copies of the model's.
 NOT_READ = (MAP, "t2d", "verifier_norm.weight", "verifier_lm_head.weight")
 
@@ -97,16 +91,3 @@ def by_plain_name(tensors: Mapping[str, HostTensor]) -> dict[str, HostTensor]:
         if plain not in NOT_READ and not plain.endswith("rotary_emb.inv_freq"):
             found[TABLE if plain == "embed_tokens.weight" else plain] = tensor
     return found
-
-
-def stored_layers(backend: Backend, drafter: Drafter, limits: StepLimits, n_decode_tokens: int) -> StoredLayers:
-    """The row slots between a model and its drafter, and the layers that write to them."""
-    n_slots = n_row_slots(limits.n_tokens, limits.n_seqs, n_decode_tokens)
-    return StoredLayers(drafter.kind.taps, backend.row_store(n_slots, drafter.row_width))
-
-
-def drafter_pool(drafter: Drafter, config: EngineConfig, capacity: Capacity, n_decode_tokens: int) -> Pool:
-    """Memory of these slots."""
-    sizes = replace(step_sizes(config, capacity), n_decode_tokens=n_decode_tokens)
-    n = n_row_slots(sizes.n_tokens, sizes.n_seqs, n_decode_tokens)
-    return Pool("rows of the drafter", n, "slots", n * drafter.row_width * ROW_NUMBER_BYTES)
