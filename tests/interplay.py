@@ -33,7 +33,7 @@ CHATS = "images/test_chats.py"
 CHAT_EVENTS = "images/test_chat_events.py"
 NO_IMAGES = Refuses("A session's text reads no rows of images", f"{CHATS}::test_sessions_refuse_images")
 
-TRAINED = "engine/test_trained_drafts.py"
+TRAINED = "models/test_trained_drafts.py"
 # Sessions guess with two models of their own, or not at all.
 NO_DRAFTER = Refuses(
     "a SpeculativeEngine takes a smaller model", f"{TRAINED}::test_texts_of_two_models_take_no_drafter"
