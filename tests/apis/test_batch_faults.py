@@ -3,17 +3,18 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import openai
 import pytest
 
 from batch_server import TEXT, line, served
 from scripted_engine import ScriptedEngine
-from tahr.server.batches import service
-from tahr.server.kept import batch_store
+from tahr.server.batches import results, service
+from tahr.server.http.errors import HttpError
+from tahr.server.kept import batch_store, file_store
 from tahr.server.kept.batch_store import BatchRecord, BatchStore
-from tahr.server.kept.file_store import FileStore
+from tahr.server.kept.file_store import FileLimits, FileStore
 
 
 @pytest.fixture
@@ -37,6 +38,23 @@ def test_bounds_of_files(folder: Path) -> None:
             server.client.files.create(file=b"x", purpose="batch")
         with pytest.raises(openai.APIStatusError, match="--file-store-max-entries"):
             server.client.files.create(file=b"x", purpose="batch")
+
+
+def test_uploads_of_one_key_leave_places_to_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_store, "MOST_UPLOADS", 4)
+    store = FileStore(folder, FileLimits(100, 1000, 100, 1e9))
+    arriving = [store.begin("one"), store.begin("one")]
+    with pytest.raises(HttpError, match="one key may have as many as it leaves free of 4"):
+        store.begin("one")
+    arriving.append(store.begin("two"))
+    with pytest.raises(HttpError, match="2 files of this key are on their way, of 3"):
+        store.begin("one")
+    arriving.append(store.begin("three"))
+    with pytest.raises(HttpError, match="of 4, and"):
+        store.begin("four")
+    for each in arriving:
+        store.discard(each)
+    assert store.begin("four") and len(list(folder.iterdir())) == 1
 
 
 def test_bounds_of_batches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,20 +83,19 @@ def test_a_full_disk_holds_a_batch_up(folder: Path, monkeypatch: pytest.MonkeyPa
     """It goes on when there is space again, and no line is lost or there twice."""
     monkeypatch.setattr(service, "RETRY_S", 0.05)
     full = [True] * 5
-    write = service.ResultFiles.write
+    append = results.append
 
-    def filled(self: Any, result: Any) -> None:
+    def filled(file: BinaryIO, data: bytes) -> None:
         if full:
             full.pop()
-            self._replies.write(b'{"id":"batch_req_')  # as much as there was space for
-            self._replies.flush()
+            append(file, data[:20])  # as much as there was space for
             raise OSError(28, "No space left on device")
-        write(self, result)
+        append(file, data)
 
-    monkeypatch.setattr(service.ResultFiles, "write", filled)
+    monkeypatch.setattr(results, "append", filled)
     with served(folder) as server:
-        ended = server.ended(*(line(f"r{i}") for i in range(8)))
-        assert ended.status == "completed" and len(server.content(ended.output_file_id)) == 8 and not full
+        ended = server.ended(*(line(f"r{i}") for i in range(40)))
+        assert ended.status == "completed" and len(server.content(ended.output_file_id)) == 40 and not full
 
 
 def test_a_full_disk_refuses_an_upload(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

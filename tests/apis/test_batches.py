@@ -48,7 +48,7 @@ def test_the_life_of_a_file(server: Served, folder: Path) -> None:
         with pytest.raises(openai.NotFoundError):
             call(made.id)
     assert not server.other.files.list().data
-    assert server.http.head(f"/v1/files/{made.id}/content").status_code == 200
+    assert server.http.head(f"/v1/files/{made.id}/content").headers["content-length"] == str(len(content))
     assert server.client.files.delete(made.id).deleted
     with pytest.raises(openai.NotFoundError):
         server.client.files.content(made.id)

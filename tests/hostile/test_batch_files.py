@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import random
 import resource
 import socket
@@ -19,7 +20,7 @@ from scripted_engine import ScriptedEngine, serving
 from tahr.errors import ConfigError
 from tahr.server.batches import lines
 from tahr.server.batches.lines import LineError, custom_id_of, parse, read_lines
-from tahr.server.batches.results import ResultFiles, open_results
+from tahr.server.batches.results import BatchFault, BatchResult, ResultFiles, open_results
 from tahr.server.http.errors import HttpError
 from tahr.server.http.form_stream import FormStream
 from tahr.server.state.settings import Settings
@@ -133,9 +134,34 @@ def test_numbers_of_results_bound_the_memory(tmp_path: Path, number: int) -> Non
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
 
 
-def test_a_pipe_does_not_hold_up_the_start(tmp_path: Path) -> None:
-    import os
+def test_nothing_stands_behind_a_part_of_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other lines end in the moment in which the disk is full, and some of them would still fit."""
+    out, errors, requests = (tmp_path / name for name in ("out", "errors", "in"))
+    requests.write_text("{}")
+    write = os.write
+    result = BatchResult(f"batch_req_1_{'1' * 16}", "a", error=BatchFault("x", "y" * 100))
+    with requests.open("rb") as file:
+        files = ResultFiles(out, errors, file)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", lambda fd, data: write(fd, data[:20]) if len(data) > 150 else full_disk())
+            with pytest.raises(OSError, match="No space"):
+                files.write(result)
+        with pytest.raises(OSError, match="No space"):
+            files.write(result)
+        files.close()
+        assert errors.stat().st_size < 100
+        again = ResultFiles(out, errors, file)
+        assert again.n_done == 0 and errors.stat().st_size == 0
+        again.write(result)
+        assert again.n_bytes == (0, errors.stat().st_size) and again.n_errors == 1
+        again.close()
 
+
+def full_disk(*_: object) -> int:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_pipe_does_not_hold_up_the_start(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="is not a regular file"):
         open_results(tmp_path / "pipe")

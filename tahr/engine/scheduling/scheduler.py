@@ -82,7 +82,7 @@ class Scheduler(SequenceMemory):
         first = [queue.first for queue in self.queues.values()]
         waits = any(seq and not seq.queueing.is_background for seq in first)
         wanted = waits or any(not seq.is_idle for seq in others)
-        self._n_held = self._n_held + 1 if wanted and (waits or self._n_held < TURN) else 0
+        self._n_held = self._n_held + 1 if wanted and (waits or self._n_held < TURN - 1) else 0
         self.holds_background = self._n_held > 0
         return others if self.holds_background else self.running
 

@@ -70,6 +70,7 @@ class ResultFiles:
     def __init__(self, replies: Path, errors: Path, requests: BinaryIO, mode: int = 0o666):
         self._done = array("Q")  # digests by number; 0: not done
         self.n_replies = self.n_errors = 0  # results, those of earlier runs included
+        self._failure: OSError | None = None
         self._replies = open_results(replies, mode)
         self._errors = open_results(errors, mode)
         stats = [os.fstat(file.fileno()) for file in (self._replies, self._errors, requests)]
@@ -92,17 +93,22 @@ class ResultFiles:
         return bool(digest)
 
     def write(self, result: BatchResult) -> None:
-        """Append a result; the system has it when this returns."""
+        """Append a result; the system has it when this returns. After one that failed there are no more."""
         file = self._replies if result.is_reply else self._errors
-        file.write(msgspec.json.encode(result) + b"\n")
-        file.flush()
+        if self._failure:
+            raise self._failure
+        try:
+            append(file, msgspec.json.encode(result) + b"\n")
+        except OSError as error:
+            self._failure = error  # another line would stand behind a part of this one
+            raise
         self.n_replies += result.is_reply
         self.n_errors += not result.is_reply
 
     @property
     def n_bytes(self) -> tuple[int, int]:
         """Bytes of replies and of errors."""
-        return self._replies.tell(), self._errors.tell()
+        return os.fstat(self._replies.fileno()).st_size, os.fstat(self._errors.fileno()).st_size
 
     def close(self) -> None:
         self._replies.close()
@@ -121,7 +127,6 @@ class ResultFiles:
             if not (data.startswith(START) or START.startswith(data)):
                 raise not_ours(path)
             file.truncate(end)
-        file.seek(0, os.SEEK_END)
         return n_new
 
     def _take(self, path: Path, data: bytes) -> bool:
@@ -141,6 +146,13 @@ class ResultFiles:
 
 def not_ours(path: Path) -> ConfigError:
     return ConfigError(f"{path} has lines that no batch of Tahr wrote, and is left as it is: name another file.")
+
+
+def append(file: BinaryIO, data: bytes) -> None:
+    """Write without a buffer, in which a full disk would leave bytes that nobody expects."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file.fileno(), left) :]
 
 
 def open_results(path: Path, mode: int = 0o666) -> BinaryIO:

@@ -23,7 +23,8 @@ from tahr.server.state.state import ServerState
 
 BELOW = "/v1/files/"
 MAX_LISTED = 10_000
-PIECE_BYTES = 1 << 20  # bytes that are written, or read, at a time
+PIECE_BYTES = 1 << 20  # bytes that are written at a time
+READ_BYTES = 1 << 16  # bytes that are read and sent at a time: many clients may read
 FORM_BYTES = 1 << 18  # limit on a form beside its file
 MOST_NAME_CHARS = 255
 EXPIRY = re.compile(r"expires_after\[(anchor|seconds)\]")
@@ -156,24 +157,24 @@ async def get_content(request: HttpRequest, state: ServerState) -> None:
     store = files_of(state)
     record = store.get(owner_of(request), id_of(request, "/content"))
     if request.method == "HEAD":
-        return await request.respond(b"", CONTENT)
+        return await request.respond(b"", CONTENT, headers={"content-length": str(record.n_bytes)})
+    with state.admission.place(request):
+        return await send_content(request, record.id, store.data_path(record.id))
+
+
+async def send_content(request: HttpRequest, id: str, path: Path) -> None:
     try:
-        path = store.data_path(record.id)
         file = await to_the_end(partial(opened, path), BinaryIO.close)
     except OSError as error:
-        message = f"The file {record.id} cannot be read ({error.strerror}): somebody has taken it away."
+        message = f"The file {id} cannot be read ({error.strerror}): somebody has taken it away."
         raise HttpError(500, message, code="file_lost") from error
     with file:
         await request.begin_stream({"content-type": CONTENT})
         with request.cancellable():
-            await send_file(request, file)
-    return await request.end_stream()
+            while data := await to_the_end(partial(file.read, READ_BYTES)):
+                await request.send(data)
+    await request.end_stream()
 
 
 def opened(path: Path) -> BinaryIO:
     return os.fdopen(open_regular(path), "rb")
-
-
-async def send_file(request: HttpRequest, file: BinaryIO) -> None:
-    while data := await to_the_end(partial(file.read, PIECE_BYTES)):
-        await request.send(data)

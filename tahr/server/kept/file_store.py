@@ -110,8 +110,10 @@ class FileStore:
 
     def begin(self, owner: str) -> ArrivingFile:
         """A new file, to be written."""
-        if len(self._uploads) >= MOST_UPLOADS:
-            message = f"{len(self._uploads)} files are on their way, and this server takes no more: try again later."
+        n_own = sum(each.owner == owner for each in self._uploads.values())
+        if n_own >= max(1, MOST_UPLOADS - len(self._uploads)) or len(self._uploads) >= MOST_UPLOADS:
+            what = f"{n_own} files of this key are on their way, of {len(self._uploads)}"
+            message = f"{what}, and one key may have as many as it leaves free of {MOST_UPLOADS}: try again later."
             raise HttpError(503, message, code="overloaded", headers={"retry-after": "5", "connection": "close"})
         self._check_entries(owner)
         id = new_id("file-")
