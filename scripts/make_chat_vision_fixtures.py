@@ -25,8 +25,11 @@ from chat_vision_cases import (  # noqa: E402
     PROMPTS,
     QWEN,
     SHAPES,
+    SIZES,
+    WITHOUT_MARKS,
     grids,
     make_weights,
+    n_tiles,
     pixels,
     tokens,
 )
@@ -92,7 +95,8 @@ def features(model: Any, case: str) -> dict[str, np.ndarray]:
     found = {}
     for i, (image, grid) in enumerate(zip(pixels(case), grids(case), strict=True)):
         if case not in QWEN:
-            made = model.model.get_image_features(**of_whole_images(case, [image])).pooler_output
+            inputs = of_tiles(case, [i]) if case == "llava_next" else of_whole_images(case, [image])
+            made = model.model.get_image_features(**inputs).pooler_output
             found[f"image_{i}"] = torch.cat(list(made)).numpy()
             continue
         made = model.model.visual(torch.tensor(patches(image, case)).to(precision(case)), torch.tensor([[1, *grid]]))
@@ -110,13 +114,26 @@ def of_whole_images(case: str, images: list[np.ndarray]) -> dict[str, Any]:
         most = np.max(sizes, axis=0)
         padded = [np.pad(i, [(0, 0), (0, most[0] - i.shape[1]), (0, most[1] - i.shape[2])]) for i in images]
         return {"pixel_values": torch.tensor(np.stack(padded)), "image_sizes": torch.tensor(sizes)}
-    if case not in IN_TILES:
+    if case not in (*IN_TILES, *WITHOUT_MARKS):
         return {"pixel_values": torch.tensor(np.stack(images))}
     tiles = [np.split(image, image.shape[1] // image.shape[2], axis=1) for image in images]
     sized = CASES[case]["vision_config"]["image_size"]
     beside = sized - tiles[0][0].shape[2]  # pixels that are no whole patch
     found = np.pad(np.stack([tile for each in tiles for tile in each]), [(0, 0), (0, 0), (0, beside), (0, beside)])
-    return {"pixel_values": torch.tensor(found[None])}
+    return {"pixel_values": torch.tensor(found if case in WITHOUT_MARKS else found[None])}
+
+
+def of_tiles(case: str, images: list[int]) -> dict[str, Any]:
+    """Images whose tiles stand line by line: with nothing behind those that have fewer."""
+    import torch
+
+    tiles = [np.stack(np.split(pixels(case)[i], n_tiles(case, i), axis=1)) for i in images]
+    n_most = max(map(len, tiles))
+    padded = [np.pad(each, [(0, n_most - len(each)), (0, 0), (0, 0), (0, 0)]) for each in tiles]
+    return {
+        "pixel_values": torch.tensor(np.stack(padded)),
+        "image_sizes": torch.tensor([SIZES[i] for i in images]),
+    }
 
 
 def of_patches(case: str, images: list[int]) -> dict[str, Any]:
@@ -141,6 +158,8 @@ def logits(model: Any, case: str, name: str, more: list[int]) -> np.ndarray:
         inputs["mm_token_type_ids"] = torch.tensor([[int(token == IMAGE) for token in ids]])
     if images and case in QWEN:
         inputs |= of_patches(case, images)
+    elif images and case == "llava_next":
+        inputs |= of_tiles(case, images)
     elif images:
         inputs |= of_whole_images(case, [pixels(case)[i] for i in images])
     return model(**inputs).logits[0].float().numpy()

@@ -1,6 +1,6 @@
 """Computes the digests of pixels that the tests of image processors expect, with transformers and Pillow: run by hand.
 
-Usage: python scripts/make_image_fixtures.py
+Usage: python scripts/make_image_fixtures.py [processor ...]
 """
 
 import json
@@ -15,7 +15,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT)]
 
-from image_cases import CASES, DIGESTS, PROCESSORS, case_name, png  # noqa: E402
+from image_cases import CASES, DIGESTS, PROCESSORS, case_name, digests, png  # noqa: E402
 
 
 def processor_of(config: dict[str, Any]) -> Any:
@@ -32,26 +32,28 @@ def values_of(processor: Any, data: bytes) -> np.ndarray:
     from transformers.image_utils import load_image
 
     found = processor(load_image(Image.open(BytesIO(data))), return_tensors="np")
+    if "num_patches" in found:  # the tiles of all images, of which there is one
+        return np.asarray(found["pixel_values"], np.float32)
     values = np.asarray(found["pixel_values"][0], np.float32)
     if values.ndim == 4:  # tiles, none of which is padded
-        assert found["pixel_attention_mask"].all()
+        assert "pixel_attention_mask" not in found or found["pixel_attention_mask"].all()
         return values
     return values[found["pixel_attention_mask"][0] == 1] if "pixel_attention_mask" in found else values
 
 
-def main() -> None:
+def main(names: list[str]) -> None:
     DIGESTS.parent.mkdir(parents=True, exist_ok=True)
-    found: dict[str, dict[str, str]] = {}
-    for name, config in PROCESSORS.items():
-        processor = processor_of(config)
+    found = digests() if DIGESTS.is_file() else {}
+    for name in names:
+        processor = processor_of(PROCESSORS[name])
         found[name] = {
             case_name(*case): sha256(np.ascontiguousarray(values_of(processor, png(*case))).tobytes()).hexdigest()[:16]
             for case in CASES
         }
         print(name, len(found[name]), "images")
-    lines = [f"{json.dumps(name)}: {json.dumps(each)}" for name, each in found.items()]
+    lines = [f"{json.dumps(name)}: {json.dumps(found[name])}" for name in PROCESSORS if name in found]
     DIGESTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or list(PROCESSORS))

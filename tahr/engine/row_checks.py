@@ -63,7 +63,7 @@ def check_source(source: RowSource, n_rows: int, width: int, tower: TowerFacts |
     values = source.values
     if values.dtype != np.float32 or values.ndim != 2 or not np.isfinite(values).all():
         raise ConfigError("Rows are finite numbers in f32, [n_rows, width].")
-    if tower:
+    if tower and not source.is_made:
         check_input(source, n_rows, tower)
     elif values.shape != (n_rows, width) or source.outputs is not None:
         raise ConfigError(f"Rows of shape {values.shape} were given; the model reads {n_rows} rows of {width}.")

@@ -122,8 +122,8 @@ class LocalExecutor(LocalSampling):
         made = self.executed[TOWER] = make_tower(self.backend, tower, limits, main.inputs.rows, main.kv)
         buckets = tuple(map(tuple, made.buckets))
         limits = made.inputs.limits
-        windowed = tuple(tower.windowed)
-        self.tower = TowerFacts(len(tower.parts), limits, buckets, tower.width_in, TOWER_PAGE, windowed)
+        seen = tuple(tower.windowed), tower.n_joined
+        self.tower = TowerFacts(len(tower.parts), limits, buckets, tower.width_in, TOWER_PAGE, *seen)
 
     # ---- steps ------------------------------------------------------------------------------------------------
 
@@ -220,4 +220,5 @@ def facts_of(model: ExecutedDecoder) -> DecoderFacts:
         rows=row_facts._replace(n_each=audio.n_rows) if audio else row_facts,
         has_axes=decoder.has_axes,
         placeholder=decoder.config.chat_vision.placeholder if decoder.tower and decoder.config.chat_vision else -1,
+        line_end=b"" if decoder.line_end is None else decoder.line_end.tobytes(),
     )

@@ -89,6 +89,7 @@ class DecoderFacts(NamedTuple):
     rows: RowFacts = NO_ROW_SLOTS  # row slots that its steps read
     has_axes: bool = False  # rope turns tokens by positions of several axes
     placeholder: int = -1  # token that stands for a row of an image; none: -1
+    line_end: bytes = b""  # row behind each line of an image's tiles, in f32; empty: there is none
 
 
 class TowerFacts(NamedTuple):
@@ -100,6 +101,7 @@ class TowerFacts(NamedTuple):
     width_in: int  # numbers of an input row
     page_size: int  # tokens of a page in the memory of its steps; every input begins one
     windowed: tuple[bool, ...] = ()  # parts whose attention ends at the windows of an input
+    n_joined: int = 0  # neighbours that become a row in the last part, which reads no others; 0: it reads all rows
 
 
 class MemoryFacts(NamedTuple):

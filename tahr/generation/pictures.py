@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows, RowSource, spans_of
+from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows, RowSource, run_of, spans_of
 from tahr.errors import ConfigError, ContextExceeded, TemplateError
 from tahr.generation.kept_images import KeptImages
 
@@ -44,8 +44,16 @@ class PromptImage:
         return self.n_high * self.n_wide
 
 
-# An image in a prompt: its rows; of one that was split those of each tile, and the tokens around them.
-Picture = Sequence["PromptImage | list[int]"]
+class ImageRun(NamedTuple):
+    """Some rows of an image, one after the other."""
+
+    image: PromptImage
+    first: int
+    n_rows: int
+
+
+# An image in a prompt: its rows; of one that was split those of each tile, or runs of them, and the tokens around them.
+Picture = Sequence["PromptImage | ImageRun | list[int]"]
 
 
 class PictureReader(Protocol):
@@ -86,17 +94,18 @@ class Pictures:
         key = id(sent.data), sent.n_most
         if key not in self.read:
             self.read[key] = self.reader.read(sent)
-            for piece in self.read[key]:
-                if isinstance(piece, PromptImage):
-                    self._count(piece)
+            self._count(self.read[key])
             if self.context_size is not None and self.n_rows > self.context_size:
                 raise ContextExceeded(self.n_rows, self.context_size)
         return self.read[key]
 
-    def _count(self, image: PromptImage) -> None:
-        self.n_rows += image.n_rows
+    def _count(self, picture: Picture) -> None:
+        pieces = [piece for piece in picture if not isinstance(piece, list)]
+        self.n_rows += sum(piece.n_rows for piece in pieces)
+        sources = {id(source): source for source in map(source_of, pieces) if not source.is_made}
         if self.memory:
-            self.n_bytes += self.memory.keep(image.source, self.n_bytes)
+            for source in sources.values():
+                self.n_bytes += self.memory.keep(source, self.n_bytes)
 
     def check(self, sent: Sequence[MessageImage]) -> None:
         """Refuse images that the model or the server does not take, before a template meets them."""
@@ -123,28 +132,41 @@ class Pictures:
         return with_spans(tokens, images, self.reader)
 
 
+def source_of(piece: PromptImage | ImageRun) -> RowSource:
+    """Input that rows of a piece are computed from."""
+    return piece.image.source if isinstance(piece, ImageRun) else piece.source
+
+
 def with_spans(tokens: list[int], pictures: Sequence[Picture], reader: PictureReader) -> tuple[list[int], PromptRows]:
     """Every placeholder repeated for each row of its image."""
     made: list[int] = []
     begins: list[int] = []
     images: list[PromptImage] = []
     spans: list[Any] = []
+    sources: dict[bytes, RowSource] = {}
     left = iter(pictures)
     for token in tokens:
         if token != reader.placeholder:
             made.append(token)
             continue
         for piece in next(left):
-            if not isinstance(piece, PromptImage):
+            if isinstance(piece, list):
                 made += piece
+                continue
+            if isinstance(piece, ImageRun):
+                image = piece.image
+                spans.append(run_of(len(made), piece.n_rows, image.digest, piece.first, image.n_rows))
+                sources[image.digest] = image.source
+                made += [token] * piece.n_rows
                 continue
             begins.append(len(made))
             images.append(piece)
+            sources[piece.digest] = piece.source
             n_line = 0 if piece.line_end is None else piece.n_wide
             spans += spans_of(len(made), piece.digest, piece.n_rows, n_line)
             made += placeholders(piece, token)
     positions = turned(len(made), begins, images) if reader.has_axes else None
-    return made, PromptRows(tuple(spans), {each.digest: each.source for each in images}, positions)
+    return made, PromptRows(tuple(spans), sources, positions)
 
 
 def placeholders(image: PromptImage, token: int) -> list[int]:

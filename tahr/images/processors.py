@@ -1,7 +1,7 @@
 """Image processors, as a checkpoint's preprocessor_config.json describes them: bit for bit those of transformers that
 work with Pillow."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr.errors import UnsupportedModel
+from tahr.images.canvases import Centred, Pressed, Tiled
 from tahr.images.sizing import Exactly, LongestEdge, MostPatches, ShortestEdge, Sizing, WholePatches
 from tahr.images.tiles import MOST_EDGE, Tiling
 from tahr.models.config.fields import Fields
@@ -27,6 +28,8 @@ MOST_SIDE = 4096
 MOST_PATCHES = 4096
 MOST_MERGE = 16
 MOST_PIXELS = 1 << 28
+LONG = 64  # limit on the tiles of a grid, and on sizes to choose from
+PINPOINTS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 BILINEAR = 2
 BICUBIC = 3
 LANCZOS = 1
@@ -44,6 +47,7 @@ class Patches:
     n_high: int
     n_wide: int
     grid: tuple[int, int] | None = None  # rows and columns of tiles; None: the image is whole
+    kept: tuple[range, range] | None = None  # lines and columns of tiles' patches with the image; None: all
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,17 +78,20 @@ class ImageProcessor:
     def __call__(self, image: "Image") -> Patches:
         """The patches of an RGB image."""
         values = self.pixel_values(image)
-        if not isinstance(self.sizing, Tiling):
+        if not isinstance(self.sizing, Tiled):
             return self.patches(values)
         # What is left of a tile beside its patches is nobody's.
-        kept = values.shape[1] // self.patch_size * self.patch_size
-        tiles = values.reshape(-1, *values.shape[1:2] * 2, 3)[:, :kept, :kept]
-        return replace(self.patches(tiles.reshape(-1, kept, 3)), grid=self.sizing.grid(*image.size))
+        length = values.shape[1] // self.patch_size * self.patch_size
+        tiles = values.reshape(-1, *values.shape[1:2] * 2, 3)[:, :length, :length]
+        made = self.patches(tiles.reshape(-1, length, 3))
+        grid = self.sizing.grid(*image.size)
+        kept = self.sizing.kept(*image.size, made.n_wide) if isinstance(self.sizing, Centred) else None
+        return replace(made, grid=grid, kept=kept)
 
     def pixel_values(self, image: "Image") -> Floats:
         """The numbers of all pixels, tiles below each other: [height, width, 3]."""
         image = laid_on_white(image) if self.on_white else image
-        if isinstance(self.sizing, Tiling):
+        if isinstance(self.sizing, Tiled):
             pixels = self.sizing.pixels(image, self.resample)
         else:
             pixels = np.array(image.resize(self.sizing(*image.size), resample=self.resample))
@@ -248,6 +255,44 @@ def llava(f: Fields, patch_size: int) -> ImageProcessor:
     return clip(f, patch_size)
 
 
+def llava_next(f: Fields, patch_size: int) -> ImageProcessor:
+    made = clip(f, patch_size)
+    edge = (made.sizing.length,) * 2 if isinstance(made.sizing, ShortestEdge) else made.sizing(1, 1)
+    tile = edge[0]
+    if any(side != tile for side in (*edge, *(made.crop or ()))):
+        raise UnsupportedModel(f"{f.where} cuts tiles of {made.crop or edge} pixels out of {edge}: Tahr cuts squares.")
+    return replace(made, sizing=Centred(tile, pinpoints(f, tile)), crop=None)
+
+
+def pinpoints(f: Fields, tile: int) -> tuple[tuple[int, int], ...]:
+    """The sizes in whole tiles that images may get: width and height."""
+    stated = f.items("image_grid_pinpoints") or PINPOINTS
+    wholes = range(tile, MOST_SIDE + 1, tile)
+    found = [tuple(each) for each in stated[:LONG] if isinstance(each, Sequence)]
+    if len(found) != len(stated) or any(len(each) != 2 or any(n not in wholes for n in each) for each in found):
+        raise f.wrong("image_grid_pinpoints", f"at most {LONG} heights and widths in whole tiles of {tile} pixels")
+    return tuple((int(width), int(height)) for height, width in found)
+
+
+def got_ocr2(f: Fields, patch_size: int) -> ImageProcessor:
+    """InternVL's, which splits images whatever its file says."""
+    tiles = f.part("size")
+    sides = [tiles.count(name, MOST_SIDE, default=384) for name in ("height", "width")]
+    if sides[0] != sides[1] or not f.flag("do_resize", True):
+        raise UnsupportedModel(
+            f"{f.where} makes tiles of {sides} pixels or leaves images as they are; Tahr cuts squares."
+        )
+    most = f.count("max_patches", max(1, min(LONG, MOST_SIDE**2 // sides[0] ** 2)), default=12)
+    return ImageProcessor(
+        sizing=Pressed(sides[0], f.count("min_patches", most, default=1), most),
+        resample=resample(f, BICUBIC),
+        crop=None,
+        table=colour_table(f, CLIP_MEAN, CLIP_STD),
+        patch_size=patch_size,
+        on_white=converts(f),
+    )
+
+
 def gemma3(f: Fields, patch_size: int) -> ImageProcessor:
     if f.flag("do_pan_and_scan"):
         raise UnsupportedModel(f"{f.where} cuts images into crops (do_pan_and_scan), which Tahr does not do.")
@@ -305,6 +350,8 @@ PROCESSORS: dict[str, Callable[[Fields, int], ImageProcessor]] = {
     "Qwen2VL": qwen2_vl,
     "Qwen3VL": qwen2_vl,
     "Llava": llava,
+    "LlavaNext": llava_next,
+    "GotOcr2": got_ocr2,
     "Gemma3": gemma3,
     "Idefics3": idefics3,
     "Pixtral": pixtral,

@@ -74,6 +74,10 @@ class Tiling:
         side = max(1, math.isqrt(max(0, n_tiles - 1)))
         return replace(self, longest=side * self.tile)
 
+    def for_tokens(self, n_tokens: int, n_each: int) -> "Tiling":
+        """A copy whose images have so many tokens at most, at `n_each` a tile, and never less than a tile."""
+        return self.within(n_tokens // n_each)
+
     def pixels(self, image: "Image", resample: int) -> NDArray[np.uint8]:
         """The tiles below each other, row by row: [n * tile, tile, 3]."""
         image = image.resize(self.scaled(*image.size), resample=resample)

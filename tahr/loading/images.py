@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tahr.config import EngineConfig
 from tahr.errors import ConfigError, UnsupportedModel
+from tahr.images.canvases import Centred, Pressed, Tiled
 from tahr.images.limits import ImageLimits
 from tahr.images.processors import ImageProcessor, make_processor, open_processor, read_preprocessor
 from tahr.images.reading import ImageReader
@@ -13,6 +14,9 @@ from tahr.images.tiles import Tiling
 from tahr.models.config.fields import Fields
 from tahr.models.config.record import ChatVisionConfig, ModelConfig, VisionConfig
 from tahr.models.loader.load import OpenedModel
+
+# Keys say how tiles stand in a prompt.
+TILES = {"marked": Tiling, "plain": Pressed, "lines": Centred}
 
 
 def image_reader(
@@ -58,7 +62,13 @@ def of_one_size(processor: ImageProcessor, vision: ChatVisionConfig, config: Eng
     """A processor whose images, or tiles of them, have the size that the tower reads; one that makes others is refused,
     and a limit that none of its images keeps."""
     sizing = processor.sizing
-    made = (sizing.tile, sizing.tile) if isinstance(sizing, Tiling) else processor.size
+    splits = isinstance(sizing, Tiled)
+    made = (sizing.tile, sizing.tile) if isinstance(sizing, Tiled) else processor.size
+    if splits != bool(vision.place.tiles) or (splits and not isinstance(sizing, TILES[vision.place.tiles])):
+        raise UnsupportedModel(
+            "The model's preprocessor_config.json splits images otherwise than its tower reads them: the two do not "
+            "belong together. Fetch the model again."
+        )
     if made is None or [pixels // vision.patch_size for pixels in made] != [vision.side] * 2:
         raise UnsupportedModel(
             f"The model's preprocessor_config.json makes images of {made or 'any size'}, but its tower reads "
@@ -71,8 +81,8 @@ def of_one_size(processor: ImageProcessor, vision: ChatVisionConfig, config: Eng
             f"image_max_tokens is {config.image_max_tokens}, but an image of this model has at least {n_rows} tokens: "
             "allow as many, or choose another model."
         )
-    if isinstance(sizing, Tiling):
-        sizing = sizing.within(config.image_max_tokens // n_rows)
+    if isinstance(sizing, Tiled):
+        sizing = sizing.for_tokens(config.image_max_tokens, n_rows)
     return replace(processor, sizing=sizing, merge=vision.merge)
 
 

@@ -2,7 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tahr.backends.api import Backend, Extras, KVStore, Linear, LinearShape, LoraFactors, Rope, StepInputs, Tensor
+from tahr.backends.api import (
+    Backend,
+    Extras,
+    Floats,
+    KVStore,
+    Linear,
+    LinearShape,
+    LoraFactors,
+    Rope,
+    StepInputs,
+    Tensor,
+)
 from tahr.models.config.record import ModelConfig
 from tahr.models.config.rope import RopeConfig
 from tahr.models.parts.embedding import TokenEmbedding
@@ -40,6 +51,7 @@ class Decoder:
         self.encoding: Encoding | None = None  # the way from whole texts to vectors; None: the model generates
         self.text_head: TextHead | None = None
         self.tower: Tower | None = None  # makes rows or vectors of images
+        self.line_end: Floats | None = None  # row behind each line of an image's tiles, where a family has one
         self.head: Linear | None = None
         if cfg.bidirectional or not cfg.generates:
             w.skip("lm_head.weight")

@@ -81,6 +81,18 @@ CASES: dict[str, Config] = {
             "num_attention_heads": 4, "image_size": 12, "patch_size": 4, "hidden_act": "quick_gelu",
         },
     },
+    # All of an image, then its tiles line by line, a learned row behind each; what is beside the image is left out.
+    "llava_next": {
+        "model_type": "llava_next", "architectures": ["LlavaNextForConditionalGeneration"], "image_token_index": 90,
+        "tie_word_embeddings": False, "image_seq_length": 9, "projector_hidden_act": "gelu",
+        "vision_feature_layer": -2, "vision_feature_select_strategy": "default",
+        "image_grid_pinpoints": [[12, 24], [24, 12], [24, 24], [36, 12], [12, 36], [12, 12]],
+        "text_config": {**TEXT, "model_type": "mistral", "head_dim": 8, "sliding_window": None},
+        "vision_config": {
+            "model_type": "clip_vision_model", "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "image_size": 12, "patch_size": 4, "hidden_act": "quick_gelu",
+        },
+    },
     # Images in tiles, each of which is told where it lies; nine patches become a row.
     "smolvlm": {
         "model_type": "smolvlm", "architectures": ["SmolVLMForConditionalGeneration"], "image_token_id": 90,
@@ -94,6 +106,24 @@ CASES: dict[str, Config] = {
         "tie_word_embeddings": True, "scale_factor": 2,
         "text_config": {**TEXT, "model_type": "llama", "tie_word_embeddings": True},
         "vision_config": {**TILED, "model_type": "idefics3_vision", "image_size": 18},
+    },
+    # Tiles without marks; layers that scale what they add; four patches become a row, without the class token.
+    "internvl": {
+        "model_type": "internvl", "architectures": ["InternVLForConditionalGeneration"], "image_token_id": 90,
+        "tie_word_embeddings": False, "image_seq_length": 4, "downsample_ratio": 0.5, "projector_hidden_act": "gelu",
+        "vision_feature_layer": -1, "vision_feature_select_strategy": "default",
+        "text_config": {**TEXT, "model_type": "qwen2", "head_dim": 8},
+        "vision_config": {**TILED, "model_type": "internvl_vision", "image_size": 16, "attention_bias": True},
+    },
+    # The same with the norms of its largest tower, and a text model without biases.
+    "internvl_qwen3": {
+        "model_type": "internvl", "architectures": ["InternVLForConditionalGeneration"], "image_token_id": 90,
+        "tie_word_embeddings": True, "image_seq_length": 4, "downsample_ratio": 0.5, "projector_hidden_act": "gelu",
+        "vision_feature_layer": -1, "vision_feature_select_strategy": "default",
+        "text_config": {**TEXT, "model_type": "qwen3", "tie_word_embeddings": True},
+        "vision_config": {
+            **TILED, "model_type": "internvl_vision", "image_size": 16, "norm_type": "rms_norm", "use_qk_norm": True,
+        },
     },
     # The mean of four patches becomes a row; tokens of an image see each other, in layers with a window too.
     "gemma3": {
@@ -136,8 +166,11 @@ GRIDS = [(4, 6), (8, 4), (2, 2)]  # height and width of each image, in patches, 
 TILES = [(1, 2), (1, 1), (2, 1)]  # rows and columns of tiles of each image, where they are split
 QWEN = [case for case in CASES if case.startswith("qwen")]
 IN_LINES = ["mistral3", "pixtral"]  # those whose lines end with tokens
-MARKED = [*QWEN, "gemma3"]  # those whose placeholders stand between two marks
 IN_TILES = ["smolvlm", "idefics3"]
+WITHOUT_MARKS = ["internvl", "internvl_qwen3"]  # those whose tiles stand between the two marks of an image
+SPLIT = [*IN_TILES, *WITHOUT_MARKS, "llava_next"]  # those whose images become several
+SIZES = [(4, 24), (12, 12), (24, 4)]  # height and width of images that are split, before they are brought to tiles
+MARKED = [*QWEN, *WITHOUT_MARKS, "gemma3"]  # those whose placeholders stand between two marks
 MARKS = {
     "[IMG_BREAK]": START, "[IMG_END]": END,
     "<fake_token_around_image>": 91, "<global-img>": 92, "<row_1_col_1>": 93, "<row_1_col_2>": 94, "<row_2_col_1>": 95,
@@ -159,6 +192,8 @@ def merge_of(case: str) -> int:
     config = CASES[case]
     if rows := config.get("mm_tokens_per_image"):
         return side_of(case) // isqrt(rows)
+    if ratio := config.get("downsample_ratio"):
+        return round(1 / ratio)
     n: int = (
         config.get("scale_factor")
         or config.get("spatial_merge_size")
@@ -174,10 +209,10 @@ def side_of(case: str) -> int:
     return side
 
 
-def n_tiles(image: int) -> int:
+def n_tiles(case: str, image: int) -> int:
     """Tiles of an image that is split, with the whole of it."""
     n_high, n_wide = TILES[image]
-    return n_high * n_wide + (n_high * n_wide > 1)
+    return n_high * n_wide + (n_high * n_wide > 1 or case == "llava_next")
 
 
 def grids(case: str) -> list[tuple[int, int]]:
@@ -188,10 +223,10 @@ def grids(case: str) -> list[tuple[int, int]]:
         return [*GRIDS[:2], (2, 4)]  # transformers cannot read images of one row
     if case in QWEN:
         return GRIDS
-    if case not in IN_TILES:
-        return [(side_of(case), side_of(case))] * len(GRIDS)
     side = side_of(case)
-    return [(n_tiles(i) * side, side) for i in range(len(TILES))]
+    if case not in SPLIT:
+        return [(side, side)] * len(GRIDS)
+    return [(n_tiles(case, i) * side, side) for i in range(len(TILES))]
 
 
 def pixels(case: str) -> list[np.ndarray]:
@@ -229,7 +264,9 @@ def image_tokens(case: str, image: int) -> list[int]:
         line = [IMAGE] * (wide // merge_of(case))
         return [*[*line, START] * (high // merge_of(case) - 1), *line, END]
     if case in IN_TILES:
-        return mark_tokens(tile_text(image, n_rows // n_tiles(image)))
+        return mark_tokens(tile_text(image, n_rows // n_tiles(case, image)))
+    if case == "llava_next":  # lines of two tiles, of one, and columns of two; half of a wide image is beside it
+        return [IMAGE] * (9 + [1 * 7, 3 * 4, 6 * 2][image])
     return [START, *[IMAGE] * n_rows, END] if case in MARKED else [IMAGE] * n_rows
 
 

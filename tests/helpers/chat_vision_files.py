@@ -5,7 +5,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from chat_vision_cases import CASES, END, IMAGE, IN_LINES, IN_TILES, MARKS, QWEN, START, make_weights
+from chat_vision_cases import CASES, END, IMAGE, IN_LINES, IN_TILES, MARKS, QWEN, START, WITHOUT_MARKS, make_weights
 from encoder_files import WORDS, write_json
 from model_files import write_hf
 
@@ -50,12 +50,23 @@ SHRUNK = {
     "patch_size": {"height": 4, "width": 4}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
 }  # fmt: skip
 PROCESSORS = {"llava": SQUARES, "smolvlm": SPLIT, "idefics3": SPLIT_18, "gemma3": PRESSED, "mistral3": SHRUNK}
+# Of one that puts images into the middle of the best of some sizes, and of one that presses them into tiles.
+BEST = {**SQUARES, "image_processor_type": "LlavaNextImageProcessor"}
+BEST["image_grid_pinpoints"] = [[12, 24], [24, 12], [24, 24], [36, 12], [12, 36]]
+GRID = {
+    "image_processor_type": "GotOcr2ImageProcessorFast", "size": {"height": 16, "width": 16}, "max_patches": 4,
+    "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+}  # fmt: skip
+PROCESSORS |= {"llava_next": BEST, **dict.fromkeys(WITHOUT_MARKS, GRID)}
 PROCESSORS["pixtral"] = {**SHRUNK, "size": {"longest_edge": 16}}
 MARKED = "<|vision_start|><|image_pad|><|vision_end|>"
 TILE_SPECIAL = {token: name for name, token in MARKS.items() if token >= IMAGE}
 GEMMA = {**SPECIAL, IMAGE: "<image_soft_token>", START: "<start_of_image>", END: "<end_of_image>"}
 LINES = {**SPECIAL, IMAGE: "[IMG]", START: "[IMG_BREAK]", END: "[IMG_END]"}
 SPECIALS = {"llava": {**SPECIAL, IMAGE: "<image>"}, "gemma3": GEMMA}
+SPECIALS |= {"llava_next": SPECIALS["llava"]}
+BETWEEN = {**SPECIAL, IMAGE: "<IMG_CONTEXT>", START: "<img>", END: "</img>"}
+SPECIALS |= dict.fromkeys(WITHOUT_MARKS, BETWEEN)
 SPECIALS |= dict.fromkeys(IN_TILES, SPECIAL | TILE_SPECIAL) | dict.fromkeys(IN_LINES, LINES)
 
 

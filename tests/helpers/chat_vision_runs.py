@@ -5,11 +5,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 import backends_here
-from chat_vision_cases import CASES, IN_TILES, TILES, make_weights, mark_tokens, pixels, template_tokens
+from chat_vision_cases import (
+    CASES,
+    SIZES,
+    SPLIT,
+    TILES,
+    make_weights,
+    mark_tokens,
+    pixels,
+    side_of,
+    template_tokens,
+)
 from engines import Tally
 from model_files import write_hf
 from tahr.config import EngineConfig, SamplingParams
@@ -18,7 +29,8 @@ from tahr.engine.sequences.prompt_rows import PromptRows, spans_of
 from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence as Seq
 from tahr.executor.local import LocalExecutor
-from tahr.generation.pictures import MessageImage, Picture, Pictures, PromptImage
+from tahr.generation.pictures import ImageRun, MessageImage, Picture, Pictures, PromptImage
+from tahr.images.canvases import Centred
 from tahr.images.processors import ImageProcessor
 from tahr.images.reading import ImageReader
 from tahr.images.sizing import Exactly
@@ -49,22 +61,36 @@ def engine_for(loaded: Loaded, name: str, **options: object) -> Engine:
     return build_engine(backends_here.backend(name, deterministic=True), loaded.decoder, config)[0]
 
 
-def reader_of(config: ModelConfig) -> PromptImages:
+class Facts(NamedTuple):
+    """What is known of a text model."""
+
+    has_axes: bool
+    line_end: bytes
+
+
+def reader_of(case: str, config: ModelConfig) -> PromptImages:
     """One that is given the numbers of pixels themselves."""
     vision = config.chat_vision
     assert vision
     blank = np.zeros((256, 3), np.float32)
     processor = ImageProcessor(Exactly(1, 1), 3, None, blank, vision.patch_size, merge=vision.merge)
     has_axes = any(kind.rope.axes for kind in config.kinds)
-    return PromptImages.of(ImageReader.of(processor), vision, has_axes, mark_tokens)
+    row = next((values for name, values in make_weights(case).items() if name.endswith("image_newline")), None)
+    facts = Facts(has_axes, b"" if row is None else row.tobytes())
+    return PromptImages.of(ImageReader.of(processor), vision, facts, mark_tokens)
 
 
 def images_of(case: str, config: ModelConfig) -> list[Picture]:
-    reader = reader_of(config)
+    reader = reader_of(case, config)
     processor = reader.reader.processor
     found = [processor.patches(values.transpose(1, 2, 0)) for values in pixels(case)]
-    if case in IN_TILES:
+    if case in SPLIT:
         found = [replace(patches, grid=grid) for patches, grid in zip(found, TILES, strict=True)]
+    if case == "llava_next":
+        sizes = CASES[case]["image_grid_pinpoints"]
+        rule = Centred(CASES[case]["vision_config"]["image_size"], tuple((wide, high) for high, wide in sizes))
+        kept = [rule.kept(wide, high, side_of(case)) for high, wide in SIZES]
+        found = [replace(patches, kept=each) for patches, each in zip(found, kept, strict=True)]
     return [reader.of_image(patches, patches.values.tobytes()) for patches in found]
 
 
@@ -73,7 +99,7 @@ class Known:
 
     def __init__(self, case: str, config: ModelConfig):
         self.images = images_of(case, config)
-        reader = reader_of(config)
+        reader = reader_of(case, config)
         self.placeholder = reader.placeholder
         self.has_axes = reader.has_axes
 
@@ -95,9 +121,15 @@ def rows_made(engine: Engine, images: Sequence[Picture]) -> list[np.ndarray]:
     """What the tower makes of images, those of their tiles below each other."""
     made = []
     for image in images:
-        tiles = [piece for piece in image if isinstance(piece, PromptImage)]
-        made.append(np.concatenate([rows_of(engine, tile) for tile in tiles]))
+        pieces = [piece for piece in image if not isinstance(piece, list)]
+        made.append(np.concatenate([rows_of_piece(engine, piece) for piece in pieces]))
     return made
+
+
+def rows_of_piece(engine: Engine, piece: PromptImage | ImageRun) -> np.ndarray:
+    if isinstance(piece, PromptImage):
+        return rows_of(engine, piece)
+    return rows_of(engine, piece.image)[piece.first : piece.first + piece.n_rows]
 
 
 def rows_of(engine: Engine, image: PromptImage) -> np.ndarray:

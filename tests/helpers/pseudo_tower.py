@@ -52,6 +52,7 @@ class PseudoTower:
     """Two parts of a layer each; the second gives one row for every `JOINED` of an input."""
 
     windowed = ()
+    n_joined = 0
     width_in = WIDTH_IN
     width = WIDTH
     memory = KVShape(HEADS, WIDTH // HEADS)

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from chat_vision_cases import CASES, IMAGE
-from chat_vision_files import PROCESSOR, SPLIT, SPLIT_18, SQUARES, write_chat_vision
+from chat_vision_files import BEST, GRID, PROCESSOR, SPLIT, SPLIT_18, SQUARES, write_chat_vision
 from image_cases import pixels, png
 from tahr import LLM, SamplingParams
 from tahr.cli.chat.commands import obey
@@ -126,6 +126,8 @@ def test_names_of_placeholders_are_text(llm: LLM) -> None:
     ("case", "text", "n_rows"),
     [
         ("llava", "<image>", 9),
+        ("llava_next", "<image>", 9 + 6 * (4 + 1)),
+        ("internvl", "<img><IMG_CONTEXT></img>", 3 * 4),
         ("mistral3", "[IMG][IMG_BREAK][IMG_END]", 3 * 4),
         ("gemma3", "<start_of_image><image_soft_token><end_of_image>", 9),
         ("smolvlm", "<fake_token_around_image><global-img><image><row_1_col_1>", 5 * 4),
@@ -160,9 +162,12 @@ def test_limits_on_tiles(tmp_path: Path) -> None:
             LLM(folder, context_size=256, page_size=8, image_max_tokens=most)
 
 
-@pytest.mark.parametrize(("case", "n_rows"), [("llava", 9), ("gemma3", 9), ("smolvlm", 4)])
+@pytest.mark.parametrize(
+    ("case", "n_rows"), [("llava", 9), ("gemma3", 9), ("smolvlm", 4), ("internvl", 4), ("llava_next", 10)]
+)
 def test_little_detail(case: str, n_rows: int, tmp_path: Path) -> None:
-    """An image has few tokens, unless all of the model's have as many."""
+    """An image has few tokens, unless all of the model's have as many; the whole of it has a row behind its end where
+    lines have one."""
     llm = LLM(write_chat_vision(tmp_path, case), context_size=256, page_size=8)
     image = shown(MessageImage(PHOTO, "the photo", 8))
     assert llm.encode_chat(asked(image)).count(IMAGE) == n_rows
@@ -170,6 +175,7 @@ def test_little_detail(case: str, n_rows: int, tmp_path: Path) -> None:
 
 def test_processors_that_belong_to_other_towers(tmp_path: Path) -> None:
     wrong = [("llava", SPLIT), ("smolvlm", SQUARES), ("smolvlm", SPLIT_18), ("llava", PROCESSOR), ("gemma3", SQUARES)]
+    wrong += [("llava_next", GRID), ("internvl", BEST), ("internvl", SPLIT_18), ("llava", BEST)]
     for case, processor in wrong:
         folder = write_chat_vision(tmp_path / case, case, preprocessor_config=processor)
         with pytest.raises(TahrError, match="do not belong together"):

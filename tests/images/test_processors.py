@@ -12,6 +12,7 @@ from PIL import Image
 
 from image_cases import CASES, PATCH_SIZE, PROCESSORS, case_name, digests, png
 from tahr.errors import TahrError
+from tahr.images.canvases import Centred, Pressed, Tiled
 from tahr.images.decoding import decoded
 from tahr.images.limits import DecodedBytes, ImageLimits
 from tahr.images.processors import ImageProcessor, open_processor
@@ -31,7 +32,7 @@ def numbers(made: ImageProcessor, data: bytes) -> np.ndarray:
     """In the order of transformers: colours first, or rows of patches where it makes these itself; tile by tile."""
     with decoded(data, LIMITS, DecodedBytes(1 << 30)) as image:
         values = made.pixel_values(image)
-    if isinstance(made.sizing, Tiling):
+    if isinstance(made.sizing, Tiled):
         side = values.shape[1]
         return values.reshape(-1, side, side, 3).transpose(0, 3, 1, 2)
     return made.patches(values).values if made.by_pixel else values.transpose(2, 0, 1)
@@ -83,6 +84,19 @@ def test_tiles_keep_a_limit(size: tuple[int, int], n_most: int) -> None:
     assert n_high * n_wide + (n_high * n_wide > 1) <= min(n_most, rule.n_most)
 
 
+@pytest.mark.parametrize("n_most", [9, 27, 28, 40, 100, 4096])
+@pytest.mark.parametrize("size", [(1, 200), (640, 427), (500, 500), (37, 511), (3000, 17)])
+def test_grids_keep_a_limit(size: tuple[int, int], n_most: int) -> None:
+    """Nine tokens a tile, and one behind each line of patches where images stand in the middle."""
+    n_high, n_wide = Pressed(48, 1, 12).for_tokens(n_most, 9).grid(*size)
+    assert 9 * (n_high * n_wide + (n_high * n_wide > 1)) <= n_most
+    rule = Centred(48, ((48, 48), (48, 96), (96, 48), (96, 96), (144, 48))).for_tokens(n_most, 9)
+    lines, columns = rule.kept(*size, side=3)
+    assert 9 + len(lines) * (len(columns) + 1) <= n_most
+    n_high, n_wide = rule.grid(*size)
+    assert 9 + 3 * n_high * (3 * n_wide + 1) <= n_most or not rule.sizes
+
+
 @pytest.mark.parametrize("n_most", [1, 4, 64, 150, 4096])
 @pytest.mark.parametrize("size", [(10, 2000), (8000, 40), (40, 114), (1, 1), (3000, 17), (4000, 4000)])
 def test_squares_keep_a_limit(size: tuple[int, int], n_most: int) -> None:
@@ -106,15 +120,19 @@ def test_a_family_has_its_own_where_nothing_is_said(tmp_path: Path) -> None:
 
 
 ODD: list[Any] = [True, -1, 0, 10**9, 0.5, float("nan"), "x", [], [1], {}, {"width": 3}, {"shortest_edge": "a"}]
+ODD += [[[64, 64]] * 65, [[2**31, 64]], [[64, 65]], [[0, 0]], [[64]], ["64"], 2**31, 8192]
 FIELDS = [
     *("image_processor_type", "size", "crop_size", "image_mean", "image_std", "rescale_factor", "resample"),
     *("do_resize", "do_center_crop", "do_rescale", "do_normalize", "patch_size", "max_num_patches"),
     *("max_image_size", "do_image_splitting", "do_pad", "do_pan_and_scan"),
+    *("image_grid_pinpoints", "min_patches", "max_patches"),
 ]
 
 
 @pytest.mark.parametrize("name", FIELDS)
-@pytest.mark.parametrize("kind", ["clip", "siglip2", "llava", "smolvlm", "gemma3", "pixtral"])
+@pytest.mark.parametrize(
+    "kind", ["clip", "siglip2", "llava", "smolvlm", "gemma3", "pixtral", "llava_next_small", "got_ocr2_small"]
+)
 def test_odd_settings(name: str, kind: str, tmp_path: Path) -> None:
     """Each is read as something, or refused with a sentence."""
     data = png("RGB", 31, 33)

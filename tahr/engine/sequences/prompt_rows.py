@@ -24,6 +24,7 @@ class RowSource:
     rope_positions: "Ints | None" = None  # [N_AXES, n], for the tower; None: their places
     windows: "Ints | None" = None  # lengths of its windows, for the parts of a tower that end at them
     order: "Ints | None" = None  # place of each row that comes out among those of the content; None: as they come
+    is_made: bool = False  # `values` are the rows themselves, beside a tower that computes those of others
 
     @property
     def n_windows(self) -> int:
@@ -84,6 +85,11 @@ def spans_of(begin: int, digest: bytes, n_rows: int, n_line: int = 0) -> list[Ro
         return [RowSpan(begin, n_rows, digest)]
     n_lines = n_rows // n_line
     return [RowSpan(begin + i * (n_line + 1), n_line, digest, i * n_line, n_rows) for i in range(n_lines)]
+
+
+def run_of(begin: int, n: int, digest: bytes, first: int, n_content: int) -> RowSpan:
+    """Some rows of an input from a place on."""
+    return RowSpan(begin, n, digest, first, n_content)
 
 
 def salted(digest: bytes, salt: str) -> bytes:

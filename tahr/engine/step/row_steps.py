@@ -45,7 +45,7 @@ class RowSteps:
         if not self._at_work:
             return []
         made: list[Floats] | None = []
-        if self._tower:
+        if self._tower and not self._at_work[0].source.is_made:
             made = self._tower.run_part([self._targets(each) for each in self._at_work])
         else:
             self._put(self._at_work)
@@ -55,7 +55,7 @@ class RowSteps:
         """Work at these from now on, and let the others go."""
         self._at_work = wanted
         if self._tower:
-            self._tower.begin([each.source for each in wanted])
+            self._tower.begin([each.source for each in wanted if not each.source.is_made])
 
     def _hand_on(self, made: list[Floats]) -> Computed:
         """Declare ready the inputs that were at work; `made` are their rows, if any are for the host."""
@@ -85,14 +85,14 @@ class RowSteps:
         return not each.sequence.done if each.sequence else self.rows.still_wanted(each.digest)
 
     def _next(self) -> list[WantedRows]:
-        """The inputs wanted first, as many as a step holds."""
+        """The inputs wanted first, as many as a step holds; or some rows that no tower computes."""
         found: list[WantedRows] = []
         n_left = self._tower.limits.n_tokens if self._tower else 1
         n_seqs = self._tower.limits.n_seqs if self._tower else 1
         for each in self._wanted():
             n_left -= len(each.source.values)
             n_seqs -= each.source.n_windows
-            if found and min(n_left, n_seqs) < 0:
+            if found and (min(n_left, n_seqs) < 0 or each.source.is_made != found[0].source.is_made):
                 break
             found.append(each)
             if each.digest:
@@ -182,6 +182,18 @@ class TowerBatch:
         step.slot_mapping[0, at : at + n] = page * size + places
         return page + n_pages
 
+    def _leave_out(self, n_joined: int) -> None:
+        """Let the next part read those rows alone of which so many neighbours become one."""
+        step = self._inputs
+        at = n_left = 0
+        for source in self._sources:
+            assert source.outputs is not None, "an input of such a tower says what becomes of its rows"
+            found = (source.outputs[:, None] + np.arange(n_joined)).reshape(-1)
+            step.row_of[n_left : n_left + len(found)] = found + at
+            at += len(source.values)
+            n_left += len(found)
+        step.counts[0] = n_left
+
     def run_part(self, targets: list[list[int] | None]) -> list[Floats] | None:
         """Run the next part; None unless it was the last.
 
@@ -193,6 +205,8 @@ class TowerBatch:
         if windowed and windowed[self._part] != self._in_windows:
             self._divide(windowed[self._part])
         is_last = self._part == self._facts.n_parts - 1
+        if is_last and self._facts.n_joined:
+            self._leave_out(self._facts.n_joined)
         written = self._targets(targets) if is_last else step.row_of[: step.n_tokens]
         step.row_target[: len(written)] = written
         counts = (step.n_tokens, step.n_rows, step.n_seqs, self._n_most)

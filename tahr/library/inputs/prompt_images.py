@@ -4,23 +4,35 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from tahr.engine.sequences.prompt_rows import RowSource
 from tahr.errors import ConfigError, UnsupportedModel
 from tahr.generation.pictures import ImageText, MessageImage, Picture, PromptImage
+from tahr.images.canvases import Tiled
 from tahr.images.data_uri import data_of
-from tahr.images.processors import Patches
+from tahr.images.processors import Floats, Patches
 from tahr.images.reading import ImageReader
 from tahr.images.sizing import LongestEdge, WholePatches
-from tahr.images.tiles import Tiling
 from tahr.kv.prefix import HASH_BYTES
 from tahr.library.inputs.image_inputs import opened
-from tahr.library.inputs.tile_marks import marks_of, tiles_of
+from tahr.library.inputs.tile_marks import line_by_line, marked, tiles_of
 from tahr.models.config.record import ChatVisionConfig
 from tahr.models.towers.rows import merged_rows, places_of, windows_of
+
+
+class PromptFacts(Protocol):
+    """Facts of a text model that images depend on."""
+
+    @property
+    def has_axes(self) -> bool:
+        """Whether rope turns rows of images by their lines and columns."""
+
+    @property
+    def line_end(self) -> bytes:
+        """The row behind each line of an image's tiles, in f32; empty: there is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +44,11 @@ class PromptImages:
     has_axes: bool
     encode: Callable[[str], list[int]]  # tokens of a text with names of special ones, for the marks of tiles
     line_ends: tuple[int, int] | None  # tokens behind a line of an image and behind its last; None: there are none
+    row_behind_lines: PromptImage | None = None  # row behind lines of tiles; None: there is none
 
     @staticmethod
     def of(
-        reader: ImageReader, config: ChatVisionConfig, has_axes: bool, encode: Callable[[str], list[int]]
+        reader: ImageReader, config: ChatVisionConfig, facts: PromptFacts, encode: Callable[[str], list[int]]
     ) -> "PromptImages":
         """One whose tokens the vocabulary has."""
         names = config.place.line_ends
@@ -43,7 +56,8 @@ class PromptImages:
         if any(len(tokens) != 1 for tokens in found):
             raise UnsupportedModel(f"The vocabulary has no {' or no '.join(names or ())}, which end lines of images.")
         ends = (found[0][0], found[1][0]) if found else None
-        return PromptImages(reader, config, has_axes, encode, ends)
+        row = np.frombuffer(facts.line_end, np.float32)
+        return PromptImages(reader, config, facts.has_axes, encode, ends, as_prompt_image(row) if len(row) else None)
 
     @property
     def placeholder(self) -> int:
@@ -81,12 +95,13 @@ class PromptImages:
             line_end, last = self.line_ends
             return replace(image, line_end=line_end), [last]
         n_high, n_wide = patches.grid
-        *before, behind = marks_of(n_high, n_wide)
-        made: list[PromptImage | list[int]] = []
-        for i, (tile, marks) in enumerate(zip(tiles_of(patches), before, strict=True)):
-            made.append(self.encode(marks))
-            made.append(self.of_patches(tile, f"tile {i} of {n_high}x{n_wide} ".encode() + content))
-        return [*made, self.encode(behind)]
+        tiles = [
+            self.of_patches(tile, f"tile {i} of {n_high}x{n_wide} ".encode() + content)
+            for i, tile in enumerate(tiles_of(patches))
+        ]
+        if self.row_behind_lines:
+            return line_by_line(tiles, patches, self.row_behind_lines)
+        return marked(tiles, n_high, n_wide, self.encode) if self.config.place.tiles == "marked" else tiles
 
     def of_patches(self, patches: Patches, content: bytes) -> PromptImage:
         """An image whose pixels are read; all its rows depend on is in `content` and its size."""
@@ -98,11 +113,13 @@ class PromptImages:
     def _shrinking(self, n_most: int) -> ImageReader:
         """A reader whose images have so many tokens at most, unless all of the model's have one size."""
         processor = self.reader.processor
-        if isinstance(processor.sizing, Tiling):
-            n_most //= self.config.n_fixed_rows
-        elif not isinstance(processor.sizing, WholePatches | LongestEdge):
+        if isinstance(processor.sizing, Tiled):
+            made = replace(processor, sizing=processor.sizing.for_tokens(n_most, self.config.n_fixed_rows))
+        elif isinstance(processor.sizing, WholePatches | LongestEdge):
+            made = replace(processor, sizing=processor.sizing.within(n_most))
+        else:
             return self.reader
-        return replace(self.reader, processor=replace(processor, sizing=processor.sizing.within(n_most)))
+        return replace(self.reader, processor=made)
 
     @cached_property
     def _settings(self) -> bytes:
@@ -110,6 +127,12 @@ class PromptImages:
         processor = replace(self.reader.processor, table=np.zeros((0, 3), np.float32))
         text = f"{processor} {self.config}".encode()
         return blake2b(text + self.reader.processor.table.tobytes(), digest_size=HASH_BYTES).digest()
+
+
+def as_prompt_image(row: Floats) -> PromptImage:
+    """A row that is the model's own."""
+    digest = blake2b(row.tobytes(), digest_size=HASH_BYTES, key=b"row").digest()
+    return PromptImage(RowSource(row.reshape(1, -1), is_made=True), digest, 1, 1)
 
 
 def source_of(patches: Patches, cfg: ChatVisionConfig) -> RowSource:

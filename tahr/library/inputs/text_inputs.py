@@ -50,7 +50,7 @@ class TextInputs:
         chats = None
         if reader and config.chat_vision:
             encode = partial(tokenizer.encode, add_special=False)
-            chats = PromptImages.of(reader, config.chat_vision, facts.has_axes, encode)
+            chats = PromptImages.of(reader, config.chat_vision, facts, encode)
         return TextInputs(
             tokenizer,
             facts.encoding,

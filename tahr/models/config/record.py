@@ -138,6 +138,9 @@ class ImagePlace:
     around: str = ""  # text that takes its place: the placeholder, and marks around it
     both_ways: bool = False  # tokens of an image see all of it in every layer of the text model
     line_ends: tuple[str, str] | None = None  # tokens behind every line of an image, and behind its last one
+    # Tiles of an image that is split: with tokens around each that say where it is; one after the other; or line by
+    # line side by side, with a row of the model's behind each line.
+    tiles: Literal["", "marked", "plain", "lines"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +155,18 @@ class ChatVisionConfig:
     width_out: int  # width of the text model
     place: ImagePlace
     side: int = 0  # patches on a side of all images, whose table of positions stays as it is; 0: images differ in size
-    has_class: bool = False  # a token without pixels stands behind the patches, and gives no row
     activation: Activation = "gelu"  # between the matrices that make rows for the text model
-    projector: Literal["mlp", "square", "mean", "merged"] = "mlp"  # part that makes rows for the text model
+    projector: Literal["mlp", "square", "mean", "merged", "joined"] = "mlp"  # part that makes rows for the text model
     deepstack: tuple[int, ...] = ()  # layers whose states are added to the text model's, after its first layers
     gated: bool = False  # layers have gated MLPs
+    row_norms: bool = False  # queries and keys are normed, each row as a whole
     window: int = 0  # squares on a side of the windows that layers see; 0: all of an image
     whole: tuple[int, ...] = ()  # layers without windows all the same
+
+    @property
+    def has_class(self) -> bool:
+        """Whether a token without pixels stands behind the patches, and gives no row."""
+        return 0 < self.side**2 < self.n_positions
 
     @property
     def placeholder(self) -> int:

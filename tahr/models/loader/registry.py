@@ -48,7 +48,8 @@ from tahr.models.files.hf import read_hf
 from tahr.models.towers.chinese_clip import CHINESE_CLIP
 from tahr.models.towers.clip import CLIP
 from tahr.models.towers.gemma3 import GEMMA3
-from tahr.models.towers.llava import LLAVA
+from tahr.models.towers.internvl import INTERNVL
+from tahr.models.towers.llava import LLAVA, LLAVA_NEXT
 from tahr.models.towers.pixtral import MINISTRAL3, MISTRAL
 from tahr.models.towers.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_5, QWEN3_5_MOE, QWEN3_VL
 from tahr.models.towers.siglip import SIGLIP, SIGLIP2
@@ -126,6 +127,8 @@ FAMILIES: dict[str, Family] = {
     "qwen2_5_vl": QWEN2_5_VL,
     "qwen3_vl": QWEN3_VL,
     "llava": LLAVA,
+    "llava_next": LLAVA_NEXT,
+    "internvl": INTERNVL,
     "smolvlm": SMOLVLM,
     "idefics3": IDEFICS3,
 }

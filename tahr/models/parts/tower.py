@@ -28,6 +28,7 @@ class Tower(Protocol):
     n_tokens: int  # tokens of a step: as many as the longest input has, or more
     memory: KVShape  # memory of a layer for a token
     files: FileWatch  # files that steps read
+    n_joined: int  # neighbours that become a row in the last part, which reads no others; 0: it reads all rows
 
     @property
     def windowed(self) -> Sequence[bool]:

@@ -84,6 +84,7 @@ class VirtualRanks(Decoder):
         self.encoding = None
         self.text_head = None
         self.tower = None
+        self.line_end = None
         self.head = first.head
 
     @property

@@ -66,6 +66,7 @@ class JoiningTower:
         self.config = cfg
         self.files = files
         self.n_tokens = STEP_TOKENS
+        self.n_joined = 0
         self.width_in = cfg.row_width
         self.width = layers.width * (1 + len(cfg.deepstack))
         self.memory = KVShape(layers.n_heads, layers.head_dim)

@@ -1,4 +1,5 @@
-"""LLaVA 1.5: a llama that reads every patch of CLIP's tower, without the last layers of it."""
+"""LLaVA 1.5: a llama that reads every patch of CLIP's tower, without the last layers of it. LLaVA 1.6 reads tiles of an
+image line by line, behind all of it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,12 +9,12 @@ from typing import Any
 from tahr.errors import UnsupportedModel
 from tahr.models.config.fields import Fields
 from tahr.models.config.record import ChatVisionConfig, ImagePlace, ModelConfig
-from tahr.models.families import llama
-from tahr.models.family import Family
+from tahr.models.families import llama, qwen2
+from tahr.models.family import Family, Refine, unchanged
 from tahr.models.files.hf import activation
 from tahr.models.parts.arrange import Tensors
 from tahr.models.towers import clip
-from tahr.models.towers.arranging import PATCH, arrange_tower
+from tahr.models.towers.arranging import CLASS, PATCH, arrange_tower
 from tahr.models.towers.projecting import with_projecting_tower
 
 VISION = {
@@ -33,17 +34,44 @@ TEXT = {
     "num_attention_heads": 32,
     "vocab_size": 32000,
 }
-TEXT_MODELS = ("llama", "llava")  # the latter where nothing is said of it
+TEXT_MODELS: dict[str, Refine] = {"llama": unchanged, "llava": unchanged}  # the latter where nothing is said of it
 LAYER_BEFORE_LAST = -2
 PLACEHOLDER = 32000
 
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    return seeing(f, cfg, TEXT_MODELS)
+
+
+def refine_next(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    cfg = seeing(f, cfg, NEXT_TEXT_MODELS)
+    if cfg.chat_vision is None:
+        return cfg
+    place = replace(cfg.chat_vision.place, tiles="lines")
+    return replace(cfg, chat_vision=replace(cfg.chat_vision, place=place, processor="LlavaNext"))
+
+
+def refine_mistral(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    return llama.refine_mistral(replace(f, values={**llama.MISTRAL.hf_defaults, **f.values}), cfg)
+
+
+NEXT_TEXT_MODELS: dict[str, Refine] = {
+    "llama": unchanged,
+    "llava_next": unchanged,  # where nothing is said of it
+    "mistral": refine_mistral,
+    "qwen2": qwen2.refine_hf,
+}
+
+
+def seeing(f: Fields, cfg: ModelConfig, text_models: Mapping[str, Refine]) -> ModelConfig:
+    """`cfg` of one of these text models, with the tower that a config.json describes."""
     kind = f.text("model_type")
-    if kind not in TEXT_MODELS:
+    if kind not in text_models:
+        known = ", ".join(name for name in text_models if not name.startswith("llava"))
         raise UnsupportedModel(
-            f"The text model of this LLaVA is a {kind[:80]!r}; Tahr reads those with a llama. Choose one of these."
+            f"The text model of this LLaVA is a {kind[:80]!r}; Tahr reads those with {known}. Choose one of these."
         )
+    cfg = text_models[kind](f, cfg)
     if not isinstance(f.get("vision_config"), Mapping):
         return cfg
     return replace(cfg, chat_vision=tower_config(f, cfg))
@@ -62,7 +90,6 @@ def tower_config(f: Fields, cfg: ModelConfig) -> ChatVisionConfig:
         width_out=cfg.width,
         place=ImagePlace(placeholder_of(f, cfg)),
         side=isqrt(tower.n_patches),
-        has_class=True,
         activation=activation(replace(f, values={"projector_hidden_act": "gelu", **f.values}), "projector_hidden_act"),
     )
 
@@ -113,6 +140,7 @@ NAMES = {
         "multi_modal_projector.",
         "model.multi_modal_projector.",
     ),
+    **with_places({"image_newline": "vision.line_end"}, "", "model."),
 }
 
 
@@ -125,6 +153,8 @@ def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
         is_layer = name.startswith("vision.layers.")
         if name.startswith("vision.post_norm.") or (is_layer and ".".join(name.split(".")[:3]) not in read):
             tensors.drop(name)
+    for name in (CLASS, "vision.norm.weight"):
+        tensors.make_of(name)  # a file without it is refused: towers of others have none
     return arrange_tower(cfg, tensors)
 
 
@@ -137,3 +167,4 @@ LLAVA = Family(
     hf_names=NAMES,
     arrange=arrange,
 )
+LLAVA_NEXT = replace(LLAVA, name="llava_next", refine_hf=refine_next)

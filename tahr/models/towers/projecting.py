@@ -7,12 +7,15 @@ from functools import partial
 from tahr.backends.api import Backend, KVShape, KVStore, StepInputs, Tensor
 from tahr.models.config.record import ChatVisionConfig, ModelConfig
 from tahr.models.decoder import Decoder, make_rope
+from tahr.models.parts.attention import QkNorm
 from tahr.models.parts.stream import ResidualStream
 from tahr.models.parts.tower import Part, layer_runs
-from tahr.models.parts.weights import Weights
+from tahr.models.parts.weights import Norm, Weights
 from tahr.models.towers.joined import STEP_TOKENS
 from tahr.models.towers.vit import PLACE, TowerPass, vit_layer
 from tahr.weights.watch import FileWatch
+
+JOINED_EPS = 1e-5  # epsilon of the norm behind joined patches
 
 
 class ProjectingTower:
@@ -36,15 +39,24 @@ class ProjectingTower:
         )
         self.positions = w.matrix("positions.weight", cfg.n_positions, layers.width)
         self.norm = w.norm("norm") if w.has("norm.weight") else None
-        self.layers = [vit_layer(layers, i, w.at(f"layers.{i}")) for i in range(layers.n_layers)]
+        qk_norm: QkNorm = "rows" if cfg.row_norms else ""
+        self.layers = [vit_layer(layers, i, w.at(f"layers.{i}"), qk_norm) for i in range(layers.n_layers)]
+        # A class token among the patches is no neighbour of any: it is left behind before these are joined.
+        self.n_joined = cfg.n_merged if cfg.has_class and cfg.merge > 1 else 0
         self.projector = PROJECTORS[cfg.projector](cfg, w)
         self._ropes = {kind.rope: make_rope(layers, kind.rope) for kind in layers.kinds}
 
     @property
     def parts(self) -> list[Part]:
-        """Runs of its layers."""
+        """Runs of its layers, and the projector where it reads other rows than they."""
         runs = layer_runs(self.config.layers, self.n_tokens)
-        return [partial(self._run, each) for each in runs]
+        made: list[Part] = [partial(self._run, each) for each in runs]
+        return [*made, self._project] if self.n_joined else made
+
+    def _project(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
+        rows = self.projector(backend, step, backend.take_rows(step, self.width))
+        backend.store_rows(rows, step)
+        return rows
 
     def _run(self, layers: range, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         run = TowerPass(backend, step, kv, self._ropes)
@@ -54,7 +66,7 @@ class ProjectingTower:
             layer.attention(run, stream)
             layer.mlp(run, stream)
         rows = stream.normed(None)
-        if layers.stop == len(self.layers):
+        if layers.stop == len(self.layers) and not self.n_joined:
             rows = self.projector(backend, step, rows)
         backend.store_rows(rows, step)
         return rows
@@ -111,6 +123,24 @@ class PatchProjector:
         return backend.linear(rows, self.down)
 
 
+class JoinedProjector:
+    """A layer norm of the patches of a square side by side, and an MLP of them."""
+
+    def __init__(self, cfg: ChatVisionConfig, w: Weights):
+        w = w.at("projector")
+        width = cfg.n_merged * cfg.layers.width
+        self.n = cfg.n_merged
+        self.act = cfg.activation
+        self.norm = Norm(w.vector("norm.weight", width), JOINED_EPS, centred=True, bias=w.vector("norm.bias", width))
+        self.up = w.linear("up", cfg.width_out, width, bias=True)
+        self.down = w.linear("down", cfg.width_out, cfg.width_out, bias=True)
+
+    def __call__(self, backend: Backend, step: StepInputs, rows: Tensor) -> Tensor:
+        rows = self.norm.apply(backend, backend.join_rows(rows, self.n, step))
+        rows = backend.activate(backend.linear(rows, self.up), None, self.act)
+        return backend.linear(rows, self.down)
+
+
 class MeanProjector:
     """The mean of the patches of a square, each normed; then a norm without a bias, and a matrix."""
 
@@ -137,6 +167,7 @@ PROJECTORS: dict[str, Callable[[ChatVisionConfig, Weights], Projector]] = {
     "mlp": PatchProjector,
     "square": SquareProjector,
     "mean": MeanProjector,
+    "joined": JoinedProjector,
 }
 Build = Callable[[ModelConfig, Weights], Decoder]
 
@@ -151,6 +182,8 @@ def with_projecting_tower(build: Build) -> Build:
             decoder.linears = dict(decoder.linears)
             decoder.tower = ProjectingTower(vision, w.at(PLACE).of(vision.layers), decoder.files)
             decoder.row_width = cfg.width
+            if vision.place.tiles == "lines":
+                decoder.line_end = w.at(PLACE).find("line_end", (cfg.width,)).dense()
         return decoder
 
     return made

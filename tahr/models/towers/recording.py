@@ -39,6 +39,7 @@ class RecordingEncoder:
         self.config = cfg
         self.files = files
         self.windowed: list[bool] = []
+        self.n_joined = 0
         self.width_in = input_width(cfg)
         self.width = layers.width
         self.n_tokens = cfg.n_rows  # one recording at a time: its rows keep all threads busy

@@ -63,7 +63,7 @@ def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
         merge=merge,
         n_positions=tower.n_positions,
         width_out=cfg.width,
-        place=ImagePlace(f.count("image_token_id", cfg.n_vocab - 1, default=PLACEHOLDER, least=0)),
+        place=ImagePlace(f.count("image_token_id", cfg.n_vocab - 1, default=PLACEHOLDER, least=0), tiles="marked"),
         side=side,
         projector="square",
     )
@@ -94,14 +94,17 @@ def positions_by_square(tensors: Tensors, cfg: ChatVisionConfig) -> None:
 
 
 def square_by_square(stored: Make, cfg: ChatVisionConfig) -> Make:
-    """The table of positions in the order of a tile's patches, of which those that become one row are neighbours."""
+    """The table of positions in the order of a tile's patches, of which those that become one row are neighbours. What
+    stands behind them stays."""
     lines, columns = places_of(cfg.side, cfg.side, cfg.merge)
 
     def make() -> HostTensor:
         table = stored()
         if table.shape != (cfg.n_positions, cfg.layers.width):
             raise mismatch(table, (cfg.n_positions, cfg.layers.width))
-        return of_floats(table.name, np.ascontiguousarray(table.dense()[lines * cfg.side + columns]))
+        rows = table.dense()
+        in_order = np.concatenate([rows[lines * cfg.side + columns], rows[cfg.side**2 :]])
+        return of_floats(table.name, np.ascontiguousarray(in_order))
 
     return make
 

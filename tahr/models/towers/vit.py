@@ -6,7 +6,7 @@ from functools import partial
 from tahr.backends.api import Backend, KVShape, KVStore, LayerMemory, StepInputs, Tensor
 from tahr.models.config.record import ModelConfig, VisionConfig
 from tahr.models.decoder import Decoder, make_rope
-from tahr.models.parts.attention import Attention
+from tahr.models.parts.attention import Attention, QkNorm
 from tahr.models.parts.mlp import PlainMLP
 from tahr.models.parts.stream import ForwardPass, NormedInput, ResidualStream
 from tahr.models.parts.sublayers import DecoderLayer
@@ -33,6 +33,7 @@ class VisionTower:
         self.config = cfg
         self.files = files
         self.windowed: list[bool] = []
+        self.n_joined = 0
         self.width_in = cfg.row_width
         self.width = layers.width
         self.n_tokens = max(cfg.n_most_patches, cfg.n_positions, STEP_TOKENS)
@@ -81,9 +82,9 @@ class VisionTower:
         return self.norm.apply(backend, rows)
 
 
-def vit_layer(cfg: ModelConfig, layer: int, w: Weights) -> DecoderLayer:
+def vit_layer(cfg: ModelConfig, layer: int, w: Weights, qk_norm: QkNorm = "") -> DecoderLayer:
     return DecoderLayer(
-        Attention(cfg, layer, w.at("self_attn")),
+        Attention(cfg, layer, w.at("self_attn"), qk_norm),
         PlainMLP(cfg, w.at("mlp")),
         w.pick("input_layernorm", "post_attention_layernorm"),
     )
