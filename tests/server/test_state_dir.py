@@ -35,7 +35,7 @@ TOOL = {"type": "function", **WEATHER["function"]}
 
 def response(id: str, parent: StoredResponse | None = None, n: int = 10) -> StoredResponse:
     inputs, outputs = StoredItems([StoredItem("in", b"1")]), StoredItems([StoredItem(f"item {id}", b"2")])
-    return StoredResponse(id, b"r" * n, inputs, outputs, parent)
+    return StoredResponse(id, b'{"a":"%s"}' % (b"r" * (n - 8)), inputs, outputs, parent)
 
 
 class Kept:
@@ -271,6 +271,36 @@ def wrong_types(folder: Path) -> None:
         database.execute("UPDATE responses SET reply = 10000000000")
 
 
+def wrong_json(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / FILE)) as database, database:
+        database.execute("UPDATE responses SET reply = ?", (b"{{",))
+
+
+def wrong_text(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / FILE)) as database, database:
+        database.execute("UPDATE responses SET reply = ?", (b'{"id": "\xff"}',))
+
+
+def endless_view(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / FILE)) as database, database:
+        database.execute("DROP TABLE responses")
+        database.execute(
+            "CREATE VIEW responses AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x AS id,"
+            " 'a' AS owner, NULL AS parent, x'7b7d' AS reply, x'90' AS inputs, x'90' AS outputs, 1.0 AS stored_at,"
+            " 1 AS is_listed FROM c"
+        )
+
+
+def trigger(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / FILE)) as database, database:
+        database.execute("CREATE TRIGGER t AFTER INSERT ON responses BEGIN DELETE FROM responses; END")
+
+
+def negative(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / FILE)) as database, database:
+        database.execute("PRAGMA user_version = -1")
+
+
 def wrong_items(folder: Path) -> None:
     with closing(sqlite3.connect(folder / FILE)) as database, database:
         database.execute("UPDATE responses SET inputs = ?", (b"\xdd\xff\xff\xff\xff",))
@@ -295,6 +325,10 @@ def a_link(folder: Path) -> None:
         (cut, r"cannot be used \(its database is damaged\)"),
         (nonsense, r"cannot be used \(its database is damaged\)"),
         (wrong_types, r"cannot be used \(its database is damaged\)"),
+        *(
+            (harm, r"cannot be used \(its database is damaged\)")
+            for harm in (wrong_json, wrong_text, endless_view, trigger, negative)
+        ),
         (wrong_items, r"cannot be used \(its database is damaged\)"),
         (a_pipe, "not a regular file"),
         (a_link, "cannot be used"),

@@ -31,6 +31,7 @@ UPGRADES = (
     ),
 )
 VERSION = len(UPGRADES)
+MADE = "SELECT sql, name FROM sqlite_master WHERE sql NOT NULL AND name NOT LIKE 'sqlite!_%' ESCAPE '!'"
 REASONS = {
     sqlite3.SQLITE_BUSY: "another program is using its database",
     sqlite3.SQLITE_LOCKED: "another program is using its database",
@@ -87,14 +88,20 @@ class MemoryState:
 
 
 def prepare(database: sqlite3.Connection, path: Path, busy_ms: int) -> None:
+    database.execute("BEGIN")  # one look at all three: another program may upgrade it now
     (application,), (version,) = (
         database.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
     )
-    is_new = not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    made = {(*sql.split()[:2], name) for sql, name in database.execute(MADE)}
+    is_new = not made
+    database.execute("COMMIT")
     if not is_new and application != APPLICATION:
         raise ConfigError(f"{path} is a database of something else: name another --state-dir.")
     if version > VERSION:
         raise ConfigError(f"{path} was written by a newer Tahr: use that, or name another --state-dir.")
+    # A view or a trigger would compute for as long as whoever made it wants.
+    if version < 0 or made != made_by(version):
+        raise sqlite3.DatabaseError("other tables than those of its version")
     database.execute(f"PRAGMA busy_timeout = {busy_ms}")
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = NORMAL")
@@ -103,6 +110,12 @@ def prepare(database: sqlite3.Connection, path: Path, busy_ms: int) -> None:
         raise sqlite3.DatabaseError(found)
     if version < VERSION:
         upgrade(database)
+
+
+def made_by(version: int) -> set[tuple[str, ...]]:
+    """The first three words of what a version has made: `CREATE TABLE keys`."""
+    words = [tuple(statement.split()[:3]) for each in UPGRADES[:version] for statement in each]
+    return {each for each in words if each[0] == "CREATE"}
 
 
 def upgrade(database: sqlite3.Connection) -> None:

@@ -87,6 +87,7 @@ class StateFile:
         id, owner, _, reply, inputs, outputs, stored_at, is_listed = row
         if not isinstance(reply, bytes):
             raise ValueError("a reply is no bytes")
+        msgspec.json.decode(reply, type=dict[str, Any])
         before, after = (StoredItems(ITEMS.decode(data)) for data in (inputs, outputs))
         age_s = max(0.0, self._clock() - float(stored_at))  # a clock that was set back makes nothing younger than new
         return KeptResponse(str(owner), StoredResponse(str(id), reply, before, after), bool(is_listed), age_s)
