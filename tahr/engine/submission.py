@@ -79,6 +79,7 @@ class Submission:
         ]
         for index, choice in enumerate(choices):
             self.adapters.attach(choice, stack)
+            choice.queueing.owner = request.owner
             choice.queueing.n_before = request.n_before + index
             choice.queueing.is_background = request.background
             choice.rows = rows

@@ -15,6 +15,7 @@ from tahr.engine.scheduling.row_memory import RowMemory
 from tahr.engine.scheduling.waiting_queue import WaitingQueue
 from tahr.engine.scheduling.work import SchedulerLimits, StepWork
 from tahr.engine.sequences.sequence import Sequence, State
+from tahr.engine.sequences.shares import Shares
 from tahr.errors import KvCacheFull
 from tahr.executor.output import Output
 from tahr.kv.pages import PagePool, pages_for
@@ -47,7 +48,8 @@ class SequenceMemory:
         self.page_size = pools[0].page_size if pools else 1
         self.limits = limits
         self.prefix = prefix
-        self.queues = {output: WaitingQueue(POLICIES[order]) for output in Output}
+        self.shares = Shares()
+        self.queues = {output: WaitingQueue(POLICIES[order], self.shares) for output in Output}
         self.running: list[Sequence] = []  # sequences in the order of their ranks
         self.token_slots = TokenSlots(2 * limits.n_seqs)  # half of them may wait for a step to land
         self.n_preempted = 0
@@ -303,8 +305,7 @@ class SequenceMemory:
     def _has_spare_place(self, seq: Sequence) -> bool:
         """Whether one more sequence may run besides all that wait and come before it."""
         queue = self.queues[seq.wanted.output]
-        comes_later = queue.first is not None and queue.first.queueing.rank < seq.queueing.rank
-        n_kept = len(queue) if comes_later else 0
+        n_kept = len(queue) if queue.comes_before(seq) else 0
         return self._n_running[seq.wanted.output] + n_kept < self.limits.n_seqs and self._has_place(seq.wanted.output)
 
     def _lookup(self, seq: Sequence) -> list[PageTable]:
@@ -326,7 +327,8 @@ class SequenceMemory:
             assert self.prefix
             self.prefix.count(n_reused)
             seq.memory.hashes.n_inserted = n_reused // self.page_size
-        if seq.state is State.WAITING:
+        if seq.state is State.WAITING:  # one that was preempted does not pay for it
+            seq.queueing.share.n_tokens += len(seq.tokens) - n_reused
             seq.result.stats.n_cached_tokens = min(n_reused, seq.n_prompt)
         self._start(seq)
         if self.slots and self.prefix and seq.memory.hashes:

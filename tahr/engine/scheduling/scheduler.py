@@ -242,6 +242,7 @@ class Scheduler(SequenceMemory):
             seq.computed = end
             if seq.state is decoding:
                 n_decoded += n
+                seq.queueing.share.n_tokens += n
             elif samples:
                 seq.enter(decoding)
                 if self.rows and not seq.rows.seen_by_all:

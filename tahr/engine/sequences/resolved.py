@@ -18,5 +18,6 @@ class ResolvedRequest:
     new_writer: Callable[[], Writer]  # called for each choice
     reply_format: ReplyFormat | None = None  # tells reasoning and tool calls from text; None: it continues a text
     rows: PromptRows = NO_ROWS  # rows that placeholders among the tokens stand for
+    owner: str = ""  # the one it is computed for, of those who share the engine
     n_before: int = 0  # sequences for other prompts of the same client's request, which come first
     background: bool = False  # computed while no other sequence wants to be

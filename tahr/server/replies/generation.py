@@ -136,7 +136,7 @@ async def compute(active: ActiveGeneration) -> None:
         background = active.request.on_behalf is not None
         for each in reply.resolved:
             check_images_of_batch(background and bool(each.rows))
-            queued = replace(each, n_before=n_before, background=background)
+            queued = replace(each, n_before=n_before, background=background, owner=active.record.account)
             active.streams.append(await engine.submit(queued, whole=not reply.stream))
             active.record.n_submitted_tokens += len(each.tokens)
             n_before += each.params.n
