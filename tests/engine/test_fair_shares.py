@@ -46,18 +46,18 @@ def spread(counts: Counter[str]) -> float:
     return max(counts.values()) / min(counts.values())
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("n_seqs", [4, 16])
 def test_eight_owners_get_equal_parts_and_a_greedy_one_no_more(n_seqs: int, seed: int) -> None:
     at_once = {f"owner {i}": 4 for i in range(7)} | {"greedy": 200}
     options = {"n_seqs": n_seqs, "n_prefill_seqs": n_seqs, "n_decode_seqs": n_seqs, "n_prefill_tokens": 32}
-    counts = tokens_of(scheduler(n_pages=600, **options), at_once, 6000, seed)
+    counts = tokens_of(scheduler(n_pages=600, **options), at_once, 2500, seed)
     assert spread(counts) < 1.1, counts
 
 
 def test_they_do_where_memory_is_short_and_requests_are_preempted() -> None:
     sched = scheduler(n_pages=40, n_seqs=8, n_prefill_seqs=8, n_decode_seqs=8)
-    counts = tokens_of(sched, {"a": 4, "b": 8, "greedy": 60}, 6000)
+    counts = tokens_of(sched, {"a": 4, "b": 8, "greedy": 60}, 2500)
     assert sched.n_preempted > 20 and spread(counts) < 1.1, (counts, sched.n_preempted)
 
 
@@ -67,7 +67,7 @@ def test_long_requests_and_short_ones_get_equal_parts() -> None:
     lengths = {"long": 60, "short": 3}
     done: Counter[str] = Counter()
     waiting: dict[str, list[Sequence]] = {owner: [] for owner in lengths}
-    for _ in range(4000):
+    for _ in range(2500):
         for owner, n_new in lengths.items():
             done[owner] += n_new * sum(seq.done for seq in waiting[owner])
             waiting[owner] = [seq for seq in waiting[owner] if not seq.done]

@@ -9,7 +9,16 @@ from tahr.text.replies.thinking import EFFORTS
 from tahr.text.tool_calls.tools import NAME
 
 BLOCKS = ("text", "image", "thinking", "redacted_thinking", "tool_use", "tool_result")
+TTLS = ("5m", "1h")
 SOURCES = ("base64", "url", "file")
+
+
+class CacheControl(Struct, kw_only=True):
+    """A mark behind which a prompt is to be found again. The prefix cache needs none: marks change what is counted."""
+
+    type: Annotated[str, described(enum=("ephemeral",))]
+    ttl: Annotated[str, described(enum=TTLS)] | None = None
+    scope: Inert = None
 
 
 class ImageSource(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -35,7 +44,7 @@ class ContentBlock(Struct, kw_only=True):
     tool_use_id: str | None = None  # field of a tool's result
     content: "str | list[ContentBlock] | None" = None
     is_error: bool | None = None
-    cache_control: Inert = None
+    cache_control: CacheControl | None = None
 
 
 class AnthropicMessage(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -61,7 +70,7 @@ class AnthropicTool(Struct, kw_only=True):
     defer_loading: bool | None = None
     allowed_callers: list[str] | None = None
     eager_input_streaming: Inert = None  # arguments always come as they are generated
-    cache_control: Inert = None
+    cache_control: CacheControl | None = None
 
 
 class AnthropicToolChoice(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -98,7 +107,7 @@ class CountTokensBody(Struct, kw_only=True, forbid_unknown_fields=True):
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None  # its first place in the API
 
-    cache_control: Inert = None
+    cache_control: CacheControl | None = None
     metadata: Inert = None
     diagnostics: Inert = None
     user_profile_id: Inert = None

@@ -39,6 +39,7 @@ class MessageOptions:
     max_tokens: int
     has_thinking: bool = False  # False: thoughts are left out
     omits_thinking: bool = False  # blocks of thinking are empty
+    cache_page_size: int = 0  # pages of the prefix cache whose tokens count as written to it; 0: none do
 
 
 class MessageFormatter:
@@ -116,7 +117,7 @@ class MessageFormatter:
     def ending(self, usage: Usage) -> bytes:
         reason, sequence = self._stop
         delta = {"stop_reason": reason, "stop_sequence": sequence}
-        last = named_event("message_delta", {"delta": delta, "usage": MessageUsage.of(usage)})
+        last = named_event("message_delta", {"delta": delta, "usage": self._usage_of(usage)})
         return last + named_event("message_stop", {})
 
     def failure(self, error: HttpError) -> bytes:
@@ -135,7 +136,10 @@ class MessageFormatter:
         blocks = [block_of(each, self._requested) for each in deltas if is_shown(each, self._requested)]
         has_calls = any(isinstance(each, ToolCallDelta) and not is_cut(each) for each in deltas)
         reason, sequence = self._stop_of(outputs[0].completion, has_calls)
-        return MessageReply(self.id, self._options.model, blocks, MessageUsage.of(usage), reason, sequence)
+        return MessageReply(self.id, self._options.model, blocks, self._usage_of(usage), reason, sequence)
+
+    def _usage_of(self, usage: Usage) -> MessageUsage:
+        return MessageUsage.of(usage, self._requested.cache_page_size)
 
     def _stop_of(self, completion: "Completion | None", has_calls: bool) -> tuple[str, str | None]:
         """Why the reply ended, and the stop sequence, if it was one."""

@@ -8,6 +8,7 @@ import msgspec
 from tahr.generation.request import GenerationRequest
 from tahr.generation.resolve import RequestFacts, n_prompt_tokens
 from tahr.server.anthropic.bodies import CountTokensBody, MessagesBody
+from tahr.server.anthropic.cache_marks import cache_page_size, has_marks
 from tahr.server.anthropic.conversation import chat_messages
 from tahr.server.anthropic.fields import (
     SENT_NAMES,
@@ -62,7 +63,8 @@ def read(state: ServerState, data: bytes, caller: Caller) -> ServedRequest:
     turn = turn_of(state, caller, model, messages, body.metadata)
     prompt = prompt_of(model, messages, turn=turn, begun=begun)
     omits = body.thinking is not None and body.thinking.display == "omitted"
-    shown = MessageOptions(body.max_tokens, has_thinking=thinks(body.thinking), omits_thinking=omits)
+    page_size = cache_page_size(model.engine) if has_marks(body) else 0
+    shown = MessageOptions(body.max_tokens, thinks(body.thinking), omits, page_size)
     return ServedRequest(
         model=model,
         requests=[GenerationRequest(prompt, params, options.tools, options.thinking, True, caller.salt)],
@@ -79,6 +81,7 @@ def counted(state: ServerState, data: bytes) -> int:
     body = decode(COUNT_BODY, data)
     model, _ = chosen_model(state.models, body.model, None)
     check_harmless(body)
+    has_marks(body)
     messages: Sequence[Message] = chat_messages(body)
     grammar_of(body)  # refused as it would be in a message
     options = options_of(body, model.engine.template)

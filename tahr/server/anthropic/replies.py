@@ -57,7 +57,7 @@ class ThinkingTokens(Struct):
 
 
 class MessageUsage(Struct):
-    """Token counts of a request. The prompt is the sum of `input_tokens` and those from the prefix cache."""
+    """Token counts of a request. The prompt is the sum of `input_tokens` and those of the cache."""
 
     input_tokens: int
     output_tokens: int
@@ -66,10 +66,14 @@ class MessageUsage(Struct):
     output_tokens_details: ThinkingTokens | None = None
 
     @classmethod
-    def of(cls, usage: Usage) -> "MessageUsage":
+    def of(cls, usage: Usage, page_size: int = 0) -> "MessageUsage":
+        """The counts. With a page size, whole pages of the prompt that were not in the cache count as put into it."""
         n_cached = usage.prompt_tokens_details.cached_tokens
+        n_kept = usage.prompt_tokens // page_size * page_size if page_size else 0
+        n_written = max(0, n_kept - n_cached)
         thinking = ThinkingTokens(usage.completion_tokens_details.reasoning_tokens)
-        return cls(usage.prompt_tokens - n_cached, usage.completion_tokens, n_cached, output_tokens_details=thinking)
+        n_left = usage.prompt_tokens - n_cached - n_written
+        return cls(n_left, usage.completion_tokens, n_cached, n_written, thinking)
 
 
 class MessageReply(Struct):
