@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tahr.engine.sequences.adapter_stack import NO_STACK, AdapterStack
 from tahr.engine.sequences.prompt_rows import RowSource
-from tahr.engine.sequences.shares import Share
+from tahr.engine.sequences.shares import OwnerShare
 from tahr.engine.sequences.stats import RequestStats
 from tahr.errors import TahrError
 from tahr.executor.output import Output
@@ -87,7 +87,7 @@ class Queueing:
     swapped_out: bool = False  # idle, without its pages: not queued again before its owner needs it
     forks: "list[sequences.sequence.Sequence]" = field(default_factory=list)  # other choices, until they are forked
     owner: str = ""  # the one it is computed for: owners have equal shares
-    share: Share = field(default_factory=Share)  # the owner's, once it is ranked
+    share: OwnerShare = field(default_factory=OwnerShare)  # the owner's, once it is ranked
     n_before: int = 0  # sequences of its request that come before it
     is_background: bool = False  # computed while no other sequence wants to be
     turn: int = 0  # turn of admission, among those that the policy holds for equal

@@ -6,7 +6,7 @@ MAX_SHARES = 16_384
 
 
 @dataclass(slots=True, eq=False)
-class Share:
+class OwnerShare:
     """One owner's part: tokens of prompts when they are admitted, tokens of replies as they are computed."""
 
     n_tokens: int = 0
@@ -20,19 +20,19 @@ class Shares:
     """
 
     def __init__(self) -> None:
-        self._of: dict[str, Share] = {}
+        self._of: dict[str, OwnerShare] = {}
         self._latest = 0  # tokens that the owner of the last sequence admitted had had
 
-    def enter(self, owner: str) -> Share:
+    def enter(self, owner: str) -> OwnerShare:
         """The share of an owner who has one more sequence."""
         share = self._of.get(owner)
         if share is None:
             self._forget()
-            share = self._of[owner] = Share()
+            share = self._of[owner] = OwnerShare()
         share.n_tokens = max(share.n_tokens, self._latest)
         return share
 
-    def admit(self, share: Share) -> None:
+    def admit(self, share: OwnerShare) -> None:
         """A sequence of this owner leaves the queue."""
         self._latest = max(self._latest, share.n_tokens)
 
