@@ -167,6 +167,17 @@ class Engine(Submission):
         if not seq.done:
             self._end(seq, "error" if error else "cancelled", error)
 
+    def end_early(self, seq: Sequence) -> Event:
+        """End a request that runs or waits with what it has, and free what it holds."""
+        writer = seq.reply.writer
+        try:
+            deltas = writer.flush() if writer else ()
+        except Exception as error:  # an error of one request is its own
+            return self._fail(seq, error)
+        # A stop string may stand in what was held back.
+        self._end(seq, "stop" if writer and writer.matched_stop is not None else "abort")
+        return seq, deltas, ()
+
     @property
     def busy(self) -> bool:
         return bool(self._in_flight or self.scheduler.has_work or self.scheduler.is_copying)

@@ -70,6 +70,13 @@ class Driver:
                 self.requests.pop(seq.id, None)
             request.update_finished()
 
+    def end_early(self, request: Request) -> None:
+        """End a request with what it has; the text that was held back is its last."""
+        with self.lock:
+            events = [self.engine.end_early(seq) for seq in request.sequences if not seq.done]
+            self.dispatch(events)
+            request.update_finished()
+
     def close(self) -> None:
         """Stop whatever still runs."""
         for request in list(self.requests.values()):

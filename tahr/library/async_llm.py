@@ -22,7 +22,7 @@ from tahr.engine.sequences.adapter_stack import LoadedAdapter
 from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.stats import StatsSnapshot
 from tahr.errors import ConfigError, GenerateError, TahrError
-from tahr.generation.delivery import Dispatcher, Loop, OnChunk, Outcome, OutputQueue, join_at_exit, settle
+from tahr.generation.delivery import Dispatcher, Loop, Outcome, OutputQueue, join_at_exit, settle
 from tahr.generation.outputs import Chunk, Completion, Request
 from tahr.grammar.state import GrammarState
 from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Item, Pooling
@@ -31,6 +31,7 @@ from tahr.library.inputs.image_inputs import Images
 from tahr.library.inputs.rerank import RankedDocument, plan_pairs, ranked
 from tahr.library.llm import LLM, Texts, text_request
 from tahr.library.score import SCORING, Score, ScoringPrompt
+from tahr.library.stream import Stream
 from tahr.library.structured.compiling import Compiling
 from tahr.library.structured.response_format import response_format_of
 from tahr.library.transcribing.streams import MOST_SOUND_S, TranscriptStream, TranscriptStreams
@@ -41,47 +42,6 @@ IdleWork = Callable[[Callable[[float], bool]], bool]  # see `AsyncLLM.when_idle`
 T = TypeVar("T")
 CLOSED = "The engine is closed, or this process was forked from its own: make a new AsyncLLM."
 log = logging.getLogger("tahr.engine")
-
-
-class Stream:
-    """The chunks of one request, as they come. A stream that is closed or garbage-collected aborts its request."""
-
-    def __init__(self, llm: "AsyncLLM", queue: OutputQueue):
-        assert queue.request
-        self._llm = llm
-        self._queue = queue
-        self.request = queue.request  # only the engine's thread changes it; others may look
-        self.id = queue.request.id
-
-    def __aiter__(self) -> "Stream":
-        return self
-
-    async def __anext__(self) -> Chunk:
-        return await self._queue.next()
-
-    async def read(self, on_chunk: OnChunk) -> bool:
-        """Call `on_chunk` with the chunks as they come, without waking a task for each, until it returns False.
-
-        Then this returns True: there may be more. It returns False when none are left.
-        """
-        return await self._queue.read(on_chunk)
-
-    async def completion(self) -> Completion:
-        """Wait for the end; the first choice, with the others beside it if there are more."""
-        try:
-            async for _ in self:
-                pass
-        except asyncio.CancelledError:
-            self.close()
-            raise
-        return self.request.completion()
-
-    def close(self) -> None:
-        """Abort the request, if it still runs; its memory is free before the next step."""
-        self._llm._release(self._queue)
-
-    def __del__(self) -> None:
-        self.close()
 
 
 class AsyncLLM:
@@ -363,6 +323,10 @@ class AsyncLLM:
         if not queue.finished:
             self._post(lambda: self._abort(queue.request.id) if queue.request else None)
 
+    def _end_early(self, queue: OutputQueue) -> None:
+        """End a request with what it has, between two steps."""
+        self._post(lambda: self._finish_early(queue.request) if queue.request else None)
+
     # ---- the engine's thread ----------------------------------------------------------------------------------
 
     def _work(self) -> None:
@@ -437,6 +401,15 @@ class AsyncLLM:
         if queue and queue.request:
             self._remove(queue.request, error)
             self._notify([queue])
+
+    def _finish_early(self, request: Request) -> None:
+        queue = self._queues.get(request.id)
+        if queue is None:
+            return  # the request has ended meanwhile
+        with self._lock:
+            self.llm.driver.end_early(request)
+        self._remove(request)
+        self._notify([queue])
 
     def _fail_all(self, error: Exception) -> None:
         """No reader is left waiting; the next request finds an empty engine."""

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,43 @@ def test_abort_tells_the_reader(stories: Path) -> None:
         assert rest[-1].completion.text == first.text + "".join(chunk.text for chunk in rest)
         await llm.abort(stream.id)  # over already
         await llm.abort(10**9)  # never was
+
+    run(stories, test)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("stop", [(), ("no such words",)])  # texts made later, and at once
+def test_a_request_that_is_ended_early_keeps_its_text(
+    stories: Path, alone: list[str], n: int, stop: tuple[str, ...]
+) -> None:
+    async def test(llm: AsyncLLM) -> None:
+        other = asyncio.create_task(llm.generate(PROMPTS[1], GREEDY))
+        stream = await llm.submit(PROMPTS[0], replace(ENDLESS, n=n, stop=stop))
+        chunks = [await anext(stream) for _ in range(n)]
+        stream.end_early()
+        stream.end_early()  # again changes nothing
+        chunks += [chunk async for chunk in stream]
+        ends = [chunk for chunk in chunks if chunk.finish_reason]
+        assert [each.finish_reason for each in ends] == ["abort"] * n
+        for each in ends:
+            assert each.completion
+            text = "".join(chunk.text for chunk in chunks if chunk.index == each.index)
+            assert each.completion.text == text == llm.llm.tokenizer.decode(each.completion.token_ids)
+        assert (await other).text == alone[1]
+        assert llm.stats().requests_cancelled == n
+
+    run(stories, test)
+
+
+def test_a_request_that_waits_is_ended_early_without_text(stories: Path) -> None:
+    async def test(llm: AsyncLLM) -> None:
+        running = [await llm.submit(PROMPTS[0], replace(ENDLESS, n=16))]
+        waiting = await llm.submit(PROMPTS[1], ENDLESS)
+        assert waiting.request.sequences[0].n_generated == 0
+        waiting.end_early()
+        (only,) = [chunk async for chunk in waiting]
+        assert (only.finish_reason, only.text) == ("abort", "")
+        running[0].close()
 
     run(stories, test)
 

@@ -45,6 +45,7 @@ STATE_AFTER = {
     "stop": State.COMPLETED,
     "length": State.COMPLETED,
     "cancelled": State.CANCELLED,
+    "abort": State.CANCELLED,  # its text so far is a reply: the server ends
     "error": State.FAILED,
 }  # keys are finish reasons
 
