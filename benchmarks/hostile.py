@@ -4,7 +4,7 @@ usage: benchmarks/hostile.py MODEL [--seconds 300] [--most-gap 1] [--most-growth
 Each stream asks its own prompt greedily again and again; its text must be the one it got alone. Exits with 1 if a text
 differs, two events of a stream lie further apart than --most-gap seconds, the medians of memory in the second third and
 in the last differ by more than --most-growth MB (what attacks take comes and goes), or the process ends later than
---most-end seconds (the grace time) after SIGTERM.
+--most-end seconds (the drain timeout) after SIGTERM.
 """
 
 import argparse
@@ -28,9 +28,9 @@ PROMPTS = [
     *("The sun was", "A big cloud", "He was the smallest", "They went to the sea"),
 ]
 N_TOKENS = 96
-GRACE_S = 5.0
+DRAIN_S = 5.0
 # A small pool: its pages become resident when they are first used, and that should be over after a third of the time.
-SERVE = ("--grace", str(GRACE_S), "--ctx", "512", "--max-num-seqs", "12")
+SERVE = ("--drain-timeout", str(DRAIN_S), "--ctx", "512", "--max-num-seqs", "12")
 
 
 @dataclass
@@ -106,7 +106,7 @@ def end(server: Server) -> float:
     """Seconds from SIGTERM to the end of the process, while the attacker goes on."""
     began = time.monotonic()
     os.kill(server.pid, signal.SIGTERM)
-    while is_running(server.pid) and time.monotonic() < began + GRACE_S + 30:
+    while is_running(server.pid) and time.monotonic() < began + DRAIN_S + 30:
         time.sleep(0.05)
     return time.monotonic() - began
 
@@ -155,7 +155,7 @@ def run(args: argparse.Namespace, log: Path) -> list[str]:
     print(f"longest gap {gap_s:.2f} s, during: {', '.join(attacks_during(log, gap_s, when)) or 'nothing'}")
     print(f"longest wait for a first event {max(seen.first_s):.2f} s")
     print(f"resident: {began:.0f} MB, then {settled:.0f}, in the last third {last:.0f}, at most {max(sizes):.0f}")
-    print(f"SIGTERM: ended after {ended_s:.1f} s (grace {GRACE_S:.0f} s)")
+    print(f"SIGTERM: ended after {ended_s:.1f} s (drain timeout {DRAIN_S:.0f} s)")
     wrong = {
         "texts differ from those alone": seen.texts != wanted,
         f"a gap of more than {args.most_gap:g} s": gap_s > args.most_gap,
@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], help="only this attack of attacks.py (repeatable)")
     parser.add_argument("--most-gap", type=float, default=1.0)
     parser.add_argument("--most-growth", type=float, default=50.0)
-    parser.add_argument("--most-end", type=float, default=GRACE_S, help="seconds from SIGTERM to the end")
+    parser.add_argument("--most-end", type=float, default=DRAIN_S, help="seconds from SIGTERM to the end")
     parser.add_argument("--log", type=Path, default=Path("build/hostile.log"), help="what the attacker did, and when")
     args, args.options = parser.parse_known_args()
     args.log.parent.mkdir(parents=True, exist_ok=True)

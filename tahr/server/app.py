@@ -39,6 +39,8 @@ class App:
         route = methods.get(method) or next(iter(methods.values()), None)
         request = HttpRequest(scope, receive, send, self._body_limits(route))
         request.response_headers["x-request-id"] = request_id()
+        if self.state.is_draining:
+            request.response_headers["connection"] = "close"
         if shape := route or relative_of(request.path):
             request.error_reply = shape.errors
             if shape.id_header:
@@ -48,7 +50,7 @@ class App:
             await self._handle(request, route)
         except ClientGone:
             pass
-        except asyncio.CancelledError:  # the task outlasts the grace
+        except asyncio.CancelledError:  # the task outlasts the drain
             if request.status:
                 raise
             await request.respond_error(self.state.models.unavailable())

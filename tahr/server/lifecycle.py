@@ -6,20 +6,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
-
-import uvicorn
 
 from tahr.server.app import App
 from tahr.server.batches.service import work_on_batches
+from tahr.server.draining import Draining, closing_s
 from tahr.server.http.errors import HttpError
 from tahr.server.http.event_loop import loop_factory
 from tahr.server.http.listening import bind
-from tahr.server.http.protocol import BoundedProtocol
+from tahr.server.http.serving import UvicornServer, uvicorn_config
 from tahr.server.models.pool import on_daemon_thread, start_failure, warm_up
 from tahr.server.models.registry import Phase, ServedModel
 from tahr.server.observe.throughput_log import report_throughput
@@ -27,24 +23,14 @@ from tahr.server.state.settings import Settings
 from tahr.server.state.state import MakeModel, ServerState
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-CLOSE_S = 2  # time after the grace for what is still being sent
 # How long the event loop may keep the engine's thread from running, and the other way round: Python's 5 ms are several
 # steps of a GPU.
 SWITCH_S = 0.0005
 FLUSH_S = 5.0  # time between looks at responses that could not be written
 LOOK_S = 1.0  # time between looks at the keys of the state
-ENDING_S = 1.0  # time before the end of the grace, or a fifth of it: running requests end, so that the process can
 
 Load = Callable[[], list[ServedModel]]
 Announce = Callable[[str, list[ServedModel]], None]
-
-
-class UvicornServer(uvicorn.Server):
-    """Uvicorn, but signals are handled here."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class HttpServer:
@@ -56,7 +42,11 @@ class HttpServer:
         self._load = load
         self._announce = announce
         self._listener = bind(settings.host, settings.port)
-        self._uvicorn = UvicornServer(uvicorn_config(self.state))
+        timeout_s = settings.drain_timeout_s
+        config = uvicorn_config(App(self.state), settings.reader_timeout_s, closing_s(timeout_s))
+        self._uvicorn = UvicornServer(config, self._listener.socket)
+        self._draining = Draining(self.state, self._uvicorn)
+        self.state.drain = self.drain
         self._switch_s = sys.getswitchinterval()
         self._signal = 0
         self._loader: threading.Thread | None = None
@@ -65,11 +55,10 @@ class HttpServer:
     @property
     def address(self) -> str:
         """Where clients find it."""
-        host, port = self._listener.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return self._listener.address
 
     def run(self) -> int:
-        """Serve until a signal comes, and return the exit code."""
+        """Serve until a signal comes or somebody asks for the end, and return the exit code."""
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             code = runner.run(self.serve())
         gc.collect()  # the models, before the interpreter takes their modules away
@@ -87,7 +76,7 @@ class HttpServer:
         """Serve inside a running event loop."""
         loop = asyncio.get_running_loop()
         self._listen_to_signals(loop)
-        serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
+        serving = asyncio.create_task(self._uvicorn.serve())
         opening = asyncio.create_task(self._open())
         logging = asyncio.create_task(report_throughput(self.state.models, self.settings.log_interval_s))
         flushing = asyncio.create_task(flush_responses(self.state))
@@ -96,7 +85,7 @@ class HttpServer:
         try:
             await asyncio.wait({serving, opening}, return_when=asyncio.FIRST_COMPLETED)
             if opening.done() and opening.exception():
-                self.stop()
+                self.drain()
             await serving
             if opening.done():
                 opening.result()
@@ -111,21 +100,11 @@ class HttpServer:
             self._forget_signals(loop)
         return 128 + self._signal if self._signal else 0
 
-    def stop(self) -> None:
-        """Accept no more requests, give the running ones nearly all of the grace time, then cancel them."""
-        self.state.models.close()
+    def drain(self) -> None:
+        """Take nothing new, let requests finish within `drain_timeout_s`, end the rest, and then the server."""
         if self._batches:
             self._batches.cancel()  # the next server goes on with them
-        self._uvicorn.should_exit = True
-        loop, ends_s = asyncio.get_running_loop(), running_s(self.settings.grace_s)
-        loop.call_later(ends_s, self.state.admission.cancel_all)
-        loop.call_later((ends_s + self.settings.grace_s) / 2, self._leave_clients_that_do_not_read)
-
-    def _leave_clients_that_do_not_read(self) -> None:
-        # Their responses are whole, so that there is nothing to cancel.
-        for connection in list(self._uvicorn.server_state.connections):
-            if isinstance(connection, BoundedProtocol) and connection.flow.write_paused:
-                connection.transport.abort()
+        self._draining.begin(is_succeeded=self._listener.outlives_us)
 
     # ---- opening ----------------------------------------------------------------------------------------------
 
@@ -166,7 +145,7 @@ class HttpServer:
         if self._signal:
             os._exit(128 + number)
         self._signal = number
-        self.stop()
+        self.drain()
 
     async def _close(self) -> None:
         await self.state.pool.close()
@@ -189,24 +168,3 @@ async def follow_keys(state: ServerState) -> None:
         await asyncio.sleep(LOOK_S)
         state.look_at_keys()
         state.write_usage()
-
-
-def running_s(grace_s: float) -> float:
-    """How long running requests may go on after a signal."""
-    return grace_s - min(ENDING_S, grace_s / 5)
-
-
-def uvicorn_config(state: ServerState) -> uvicorn.Config:
-    protocol: Any = partial(BoundedProtocol, reader_timeout_s=state.settings.reader_timeout_s)
-    return uvicorn.Config(
-        App(state),
-        http=protocol,
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=int(state.settings.grace_s) + CLOSE_S,
-    )

@@ -156,7 +156,7 @@ def test_values_reach_what_is_made_of_them(monkeypatch: pytest.MonkeyPatch) -> N
     args = parser.parse_args(["--grace", "3", "--no-prefix-cache"])
     layers = serve.layers_of(args)
     settings, config = serve.settings_of(args, layers), EngineConfig(**layers.values("engine"))
-    assert (settings.port, settings.cors_origins, settings.grace_s) == (9000, ("a", "b"), 3)
+    assert (settings.port, settings.cors_origins, settings.drain_timeout_s) == (9000, ("a", "b"), 3)
     assert settings.api_keys == ("k", "more")
     assert settings.sampling.temperature == 0.25
     assert (config.page_size, config.prefix_cache) == (8, False)
@@ -384,3 +384,18 @@ def test_sizes_may_be_gigabytes(
     bare: Path, capsys: pytest.CaptureFixture[str], option: str, size: str, key: str
 ) -> None:
     assert shown(capsys, option, size)[key] == (8 * 2**30, "cli")
+
+
+def test_a_key_by_its_name_of_an_earlier_release_warns(
+    bare: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = "server.drain_timeout_s"
+    write(Path("tahr.toml"), "[server]\ngrace_s = 5")
+    assert main(["serve", "--effective-config-json"]) == 0
+    found = capsys.readouterr()
+    assert f"sets server.grace_s, which is called {new} now" in found.err
+    assert {each["key"]: each["value"] for each in json.loads(found.out)}[new] == 5
+    monkeypatch.setenv("TAHR_SERVER_GRACE_S", "6")
+    assert shown(capsys)[new] == (6, "env")
+    assert shown(capsys, "--set", "server.grace_s=7")[new] == (7, "cli")
+    assert shown(capsys, "--grace", "8")[new] == (8, "cli")

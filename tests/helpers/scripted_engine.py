@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from time import perf_counter
@@ -112,6 +112,7 @@ class ScriptedReply:
     background: bool = False
     aborted: bool = False
     over: bool = False
+    ends_early: bool = False
     n_polls: int = 0
 
     def __post_init__(self) -> None:
@@ -119,6 +120,9 @@ class ScriptedReply:
         self.chunks = self.run()
         self.stats.n_prompt_tokens = len(self.tokens)
         self.stats.n_cached_tokens = 3 if self.params.cache_prompt and len(self.tokens) > 3 else 0
+
+    def end_early(self) -> None:
+        self.ends_early = True
 
     def abort(self) -> None:
         self.aborted = self.aborted or not self.over
@@ -166,6 +170,9 @@ class ScriptedReply:
         for n, token in enumerate(cycle(made)):
             if n == fail_at:
                 raise GenerateError("The script says so.")
+            if self.ends_early:
+                yield Chunk(writer.flush(), [], "abort", self.completion("abort", writer), index)
+                return
             self.stats.n_generated_tokens = n + 1
             ends = token == EOS and not params.ignore_eos
             deltas = () if ends else writer.push(token)
@@ -290,6 +297,8 @@ def serving(
     models = [ServedModel((engine.name,), engine) for engine in engines]
     ready = threading.Event()
     requested, loads = settings or Settings(port=0, log_interval_s=0), load or (lambda: models)
+    if requested.drain_timeout_s == Settings().drain_timeout_s:
+        requested = replace(requested, drain_timeout_s=10.0)  # where a request hangs, a test waits for it
     running = HttpServer(requested, loads, lambda *_: ready.set(), make_model)
     loops: list[asyncio.AbstractEventLoop] = []
 
@@ -303,7 +312,8 @@ def serving(
         assert load or ready.wait(10)
         yield running
     finally:
-        loops[0].call_soon_threadsafe(running.stop)
+        with suppress(RuntimeError):  # it has ended
+            loops[0].call_soon_threadsafe(running.drain)
         thread.join(20)
         assert not thread.is_alive()
 

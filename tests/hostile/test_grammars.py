@@ -119,7 +119,7 @@ def test_ambiguous_grammars_end_before_they_slow_the_others_down(client: httpx.C
 
 def test_a_server_ends_in_time_whatever_is_compiled(stories: Path) -> None:
     with (
-        served("--model", f"story={stories}", "--grace", "2") as server,
+        served("--model", f"story={stories}", "--drain-timeout", "2") as server,
         httpx.Client(base_url=server.address, timeout=50) as client,
         ThreadPoolExecutor(3) as pool,
     ):

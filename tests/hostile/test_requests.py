@@ -339,7 +339,7 @@ def test_embeddings_end_with_the_server() -> None:
 
     engine = StuckEngine()
     got: list[int] = []
-    with serving(engine, settings=settings(grace_s=0.1)) as server:
+    with serving(engine, settings=settings(drain_timeout_s=0.1)) as server:
         asking = threading.Thread(
             target=lambda: got.append(httpx.post(server.address + "/v1/embeddings", json={"input": "x"}).status_code)
         )

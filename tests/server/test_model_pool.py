@@ -215,7 +215,7 @@ def test_a_list_of_models_in_memory_loads_none(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_server_that_is_stopped_while_it_loads_ends() -> None:
     with ThreadPoolExecutor(1) as threads:
-        with pooled(grace_s=0.1) as pool:
+        with pooled(drain_timeout_s=0.1) as pool:
             pool.loaders["b"].delay_s = 1.0
             waiting = threads.submit(pool.ask, "b")
             until(lambda: pool.states()["b"] == "loading")
@@ -233,7 +233,7 @@ def test_a_server_that_is_stopped_at_its_start_neither_fails_nor_opens(
     memory: list[ScriptedEngine] = []
     models = [ServedModel((name,), loader=ScriptedLoader(name, memory, delay_s=0.3)) for name in names]
     opened: list[str] = []
-    settings = Settings(port=0, log_interval_s=0, grace_s=1)
+    settings = Settings(port=0, log_interval_s=0, drain_timeout_s=1)
     server = HttpServer(settings, lambda: models, lambda address, _: opened.append(address))
 
     async def main() -> tuple[int, bytes]:
@@ -243,7 +243,7 @@ def test_a_server_that_is_stopped_at_its_start_neither_fails_nor_opens(
         reader, writer = await asyncio.open_connection(*server.address.removeprefix("http://").split(":"))
         writer.write(HALF)
         await asyncio.sleep(0.1)
-        server.stop()
+        server.drain()
         reply = await asyncio.wait_for(reader.read(), 1.5)
         writer.close()
         return await serving, reply
@@ -263,7 +263,7 @@ class LateEngine(ScriptedEngine):
 
 def test_what_outlasts_the_grace_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
     with ThreadPoolExecutor(1) as threads:
-        with serving(LateEngine(), settings=Settings(port=0, log_interval_s=0, grace_s=0)) as server:
+        with serving(LateEngine(), settings=Settings(port=0, log_interval_s=0, drain_timeout_s=0)) as server:
             body = {"name": "x", "path": "x"}
             waiting = threads.submit(httpx.post, f"{server.address}/admin/loras", json=body, timeout=10)
             until(lambda: bool(server.state.models.models[0].users))

@@ -20,7 +20,7 @@ from serve_process import ServeProcess, served
 from tahr import LLM, EngineConfig, SamplingParams
 from tahr.cli.main import Parser, main
 from tahr.cli.verbs import serve
-from tahr.server.lifecycle import running_s
+from tahr.server.draining import running_s
 
 PROMPT = "Once upon a time"
 GREEDY = {"temperature": 0, "max_tokens": 24}
@@ -251,28 +251,36 @@ def test_a_signal_ends_an_idle_server_at_once(stories: Path, number: int) -> Non
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize(("grace_s", "running"), [(0, 0), (0.5, 0.4), (5, 4), (60, 59)])
-def test_a_process_has_time_to_end_within_the_grace(grace_s: float, running: float) -> None:
+@pytest.mark.parametrize(("timeout_s", "running"), [(0, 0), (0.5, 0.4), (5, 4), (60, 59)])
+def test_a_process_has_time_to_end_within_the_drain(timeout_s: float, running: float) -> None:
     """On a machine whose cores are all taken, half a second was not enough."""
-    assert running_s(grace_s) == running
+    assert running_s(timeout_s) == running
 
 
-def test_running_requests_get_their_grace_then_end(stories: Path) -> None:
-    with served("--model", f"story={stories}", "--grace", "0.3", "--no-request-log") as server:
+def test_running_requests_are_drained_then_end(stories: Path) -> None:
+    with served("--model", f"story={stories}", "--drain-timeout", "0.3", "--no-request-log") as server:
         body = {"prompt": PROMPT, "max_tokens": 490, "ignore_eos": True, "n": 16, "temperature": 1, "stream": True}
         with httpx.stream("POST", server.address + "/v1/completions", json=body, timeout=20) as response:
             lines = response.iter_lines()
             next(lines)
             server.signal(signal.SIGTERM)
             events = [line[6:] for line in lines if line.startswith("data: ")]
-        assert events[-1] == "[DONE]"
-        assert json.loads(events[-2])["error"]["type"] == "service_unavailable_error"
+        assert events.pop() == "[DONE]"
+        choices = [choice for event in events for choice in json.loads(event)["choices"]]
+        ends = {choice["index"]: choice["finish_reason"] for choice in choices if choice["finish_reason"]}
+        assert ends == dict.fromkeys(range(16), "abort")
         assert server.wait() == 143
 
 
+def test_a_drain_over_http_ends_the_process(stories: Path) -> None:
+    with served("--model", f"story={stories}") as server:
+        assert httpx.post(server.address + "/drain").json()["drain_timeout_s"] == 30
+        assert server.wait() == 0
+
+
 @pytest.mark.serial
-def test_a_client_that_does_not_read_is_left_within_the_grace(stories: Path) -> None:
-    with served("--model", f"story={stories}", "--grace", "3", "--no-request-log") as server:
+def test_a_client_that_does_not_read_is_left_within_the_drain(stories: Path) -> None:
+    with served("--model", f"story={stories}", "--drain-timeout", "3", "--no-request-log") as server:
         body = json.dumps({"input": ["cat"] * 2000, "model": "story"}).encode()
         head = f"POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
         host, port = server.address.removeprefix("http://").split(":")
@@ -289,7 +297,7 @@ def test_a_client_that_does_not_read_is_left_within_the_grace(stories: Path) -> 
 
 @pytest.mark.serial
 def test_a_second_signal_does_not_wait(stories: Path) -> None:
-    with served("--model", f"story={stories}", "--grace", "60") as server:
+    with served("--model", f"story={stories}", "--drain-timeout", "60") as server:
         body = {"prompt": PROMPT, "max_tokens": 490, "ignore_eos": True, "n": 64, "temperature": 1, "stream": True}
         with httpx.stream("POST", server.address + "/v1/completions", json=body, timeout=20) as response:
             lines = response.iter_lines()

@@ -63,7 +63,8 @@ def test_a_key_may_have_any_letters() -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
-def test_every_route_but_health_needs_a_key(locked: HttpServer, route: Any) -> None:
+def test_every_route_but_health_needs_a_key(locked: HttpServer, route: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locked.state, "drain", lambda: None)  # the server is needed for more
     path = route.path + "scripted" if route.path == "/v1/models/" else route.path
     bare = httpx.request(route.method, locked.address + path)
     assert bare.status_code == (200 if route.is_open else 401)
@@ -72,7 +73,7 @@ def test_every_route_but_health_needs_a_key(locked: HttpServer, route: Any) -> N
     assert wrong.status_code == bare.status_code
     right = httpx.request(route.method, locked.address + path, headers={"authorization": "Bearer second-key"})
     is_named = route.path.startswith(("/admin/loras/", "/page/", "/v1/responses/"))  # by an id that is not there
-    assert right.status_code in (200, 400) or (is_named and right.status_code == 404)
+    assert right.status_code in (200, 202, 400) or (is_named and right.status_code == 404)
 
 
 def test_a_key_in_the_header_of_anthropics_clients(locked: HttpServer) -> None:

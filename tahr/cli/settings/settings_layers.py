@@ -48,6 +48,8 @@ SHORT = {
     "OTEL_EXPORTER_OTLP_ENDPOINT": "server.otlp_endpoint",
 }
 PREFIX = "TAHR_"
+# Keys by their names of earlier releases.
+RENAMED = {"server.grace_s": "server.drain_timeout_s"}
 # Variables that are no settings: what reads them reads them itself.
 READ_ELSEWHERE = {
     *(
@@ -79,6 +81,10 @@ READERS: dict[type, Callable[[str], Any]] = {int: whole_number, bool: lambda tex
 KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
+def variable_of(path: str) -> str:
+    return PREFIX + path.replace(".", "_").upper()
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """One setting: its type, and whether it is a list of that."""
@@ -91,7 +97,7 @@ class Key:
     @property
     def variable(self) -> str:
         """Its long name in the environment."""
-        return PREFIX + self.path.replace(".", "_").upper()
+        return variable_of(self.path)
 
     @property
     def expected(self) -> str:
@@ -307,8 +313,11 @@ def read_file(path: Path | None, warn: Callable[[str], None]) -> File:
 def file_values(file: File, known: Mapping[str, Key], warn: Callable[[str], None]) -> dict[str, Any]:
     values = {}
     for name, value in flat(file.content).items():
-        if name in known:
-            values[name] = known[name].check(value, file.where)
+        path = RENAMED.get(name, name)
+        if path != name:
+            warn(f"warning: {file.where} sets {name}, which is called {path} now.")
+        if path in known:
+            values[path] = known[path].check(value, file.where)
         else:
             warn(f"warning: {file.where} sets {name}, which is no setting{hint(name, known)}")
     return values
@@ -327,10 +336,13 @@ def flat(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def env_values(environ: Mapping[str, str], known: Mapping[str, Key], warn: Callable[[str], None]) -> dict[str, Any]:
-    names = SHORT | {key.variable: path for path, key in known.items()}
+    old = {variable_of(name): path for name, path in RENAMED.items() if path in known}
+    names = SHORT | old | {key.variable: path for path, key in known.items()}
     values: dict[str, Any] = {}
     for name in sorted(environ):
         path = names.get(name)
+        if name in old:
+            warn(f"warning: {name} is set, which is called {variable_of(old[name])} now.")
         if path is None and name.startswith(PREFIX) and name not in READ_ELSEWHERE:
             warn(f"warning: {name} is set, but is no setting{hint(name, [*names, *READ_ELSEWHERE])}")
         elif path in values:
@@ -343,7 +355,8 @@ def env_values(environ: Mapping[str, str], known: Mapping[str, Key], warn: Calla
 def set_values(sets: Sequence[str], usable: Mapping[str, Key]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for text in sets:
-        path, equals, value = text.partition("=")
+        name, equals, value = text.partition("=")
+        path = RENAMED.get(name, name)
         if not equals:
             raise ConfigError(f"--set {text} has no value: write --set KEY=VALUE.")
         if path not in usable:

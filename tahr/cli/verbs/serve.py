@@ -42,7 +42,7 @@ then:
 
 or open http://127.0.0.1:8080 in a browser. Any OpenAI client works: its base URL is http://127.0.0.1:8080/v1.
 /health says 200 once tokens can be generated, /metrics is for Prometheus, /openapi.json describes everything.
-Ctrl-C ends running requests after --grace seconds; a second one ends at once."""
+Ctrl-C lets running requests finish for --drain-timeout seconds; a second one ends at once."""
 
 SERVER = (
     Option(("--rate-limit",), "rate_limit", whole_number, "requests per minute and key (429 beyond)"),
@@ -94,7 +94,12 @@ SERVER = (
     Option(("--file-store-max-bytes",), "file_store_max_bytes", whole_number, "bytes of all files (default 16 GiB)"),
     Option(("--file-store-max-entries",), "file_store_max_entries", whole_number, "files to keep (default 4096)"),
     Option(("--file-store-max-age",), "file_store_max_age_s", float, "seconds to keep each (default 30 days)"),
-    Option(("--grace",), "grace_s", float, "seconds from a signal to the end (default 10)"),
+    Option(
+        ("--drain-timeout", "--grace"),
+        "drain_timeout_s",
+        float,
+        "seconds for running requests to finish when the server ends (default 30)",
+    ),
 )
 WATCHING = (
     Option(("--log-interval",), "log_interval_s", float, "seconds between throughput lines (0: none)"),

@@ -150,6 +150,8 @@ class MessageFormatter:
                 n_all >= self._options.context_size and completion.stats.n_generated_tokens < self._requested.max_tokens
             )
             return "model_context_window_exceeded" if is_full else "max_tokens", None
+        if completion.finish_reason == "abort":
+            return "pause_turn", None  # clients send the turn back as it is, and it goes on
         if completion.matched_stop is not None:
             return "stop_sequence", completion.matched_stop
         return "tool_use" if has_calls else "end_turn", None

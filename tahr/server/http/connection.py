@@ -103,6 +103,10 @@ class CoalescingTransport:
         if n_sent < len(data):
             self._transport.write(memoryview(data)[n_sent:])  # no copy: a reply may have megabytes
 
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._parts or self._transport.get_write_buffer_size())
+
     def close(self) -> None:
         """Close once everything is sent."""
         self._flush()

@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+from typing import NamedTuple
 
 from tahr.errors import ServerError
 
@@ -10,11 +11,24 @@ FIRST_PASSED = 3  # the descriptor of the first socket that systemd passes on
 BACKLOG = 2048
 
 
-def bind(host: str, port: int) -> socket.socket:
+class Listener(NamedTuple):
+    """A listening socket."""
+
+    socket: socket.socket
+    outlives_us: bool = False  # somebody else holds it, too: clients may wait in it for the next server
+
+    @property
+    def address(self) -> str:
+        """Where clients find it."""
+        host, port = self.socket.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def bind(host: str, port: int) -> Listener:
     """The listening socket, before anything costly happens."""
     passed = passed_socket()
     if passed:
-        return passed
+        return Listener(passed, outlives_us=True)
     try:
         kind = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(*kind[:3])  # asyncio leaves Nagle on without the protocol
@@ -28,7 +42,7 @@ def bind(host: str, port: int) -> socket.socket:
         raise ServerError(
             f"Cannot listen on {host}:{port} ({error.strerror or error}): choose another {other}."
         ) from error
-    return listener
+    return Listener(listener)
 
 
 def passed_socket() -> socket.socket | None:

@@ -110,6 +110,16 @@ class BoundedProtocol(HttpToolsProtocol):
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a reply is due, or on its way."""
+        return not self._is_idle or self._coalescing.has_unsent
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part of a request is here."""
+        return self._in_message
+
     # ---- callbacks of the parser ------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:

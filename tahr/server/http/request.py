@@ -98,6 +98,7 @@ class HttpRequest:
         self.drained = self._connection.drained
         self._task: asyncio.Task[Any] | None = None
         self._cancel_reason: Exception | None = None
+        self.end_early: Callable[[], None] | None = None  # ends a stream with what it has
 
     def header(self, name: str) -> str:
         """A header's value; empty if there is none."""

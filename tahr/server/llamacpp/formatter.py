@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tahr.generation.outputs import Chunk, Completion
     from tahr.text.tokens.tokenizer import Tokenizer
 
+STOP_TYPES = {"length": "limit", "abort": "none"}  # keys are finish reasons
 NO_SLOT = -1  # places in the batch are not the client's business
 
 
@@ -176,7 +177,7 @@ def inside(value: Any, path: Sequence[str]) -> Any:
 def stop_type(completion: "Completion") -> str:
     if completion.matched_stop:
         return "word"
-    return "limit" if completion.finish_reason == "length" else "eos"
+    return STOP_TYPES.get(completion.finish_reason, "eos")
 
 
 def timings_of(stats: "RequestStats") -> NativeTimings:

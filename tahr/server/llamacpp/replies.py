@@ -78,7 +78,7 @@ class NativeReply(NativeChunk, kw_only=True):
     generation_settings: dict[str, Any]
     has_new_line: bool
     truncated: bool
-    stop_type: str  # eos, limit or word
+    stop_type: str  # eos, limit, word or none
     stopping_word: str
     tokens_cached: int
 

@@ -41,6 +41,9 @@ class EngineStream(Protocol):
         A reader that comes back late gets fewer and longer chunks.
         """
 
+    def end_early(self) -> None:
+        """End it with what it has: its last chunks come, and their finish reason is `abort`."""
+
     def abort(self) -> None:
         """Free what it holds before the next step; harmless when it has finished."""
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tahr.config import LoraChoice
-from tahr.library.async_llm import AsyncLLM, Stream
+from tahr.library.async_llm import AsyncLLM
 from tahr.library.embeddings import EmbeddingOptions, Item
+from tahr.library.stream import Stream
 from tahr.library.transcribing.streams import TranscriptStream
 from tahr.server.models.engine_port import PromptProgress
 from tahr.server.models.idle_warming import IdleWarming
@@ -29,6 +30,10 @@ class LlmStream:
         self._stream = stream
         self._first = stream.request.sequences[0]
         self.read = stream.read
+
+    def end_early(self) -> None:
+        """End it with what it has."""
+        self._stream.end_early()
 
     def abort(self) -> None:
         """Free what it holds before the next step."""

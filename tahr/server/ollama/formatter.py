@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 HEADERS = {"content-type": "application/x-ndjson", "cache-control": "no-cache", "x-accel-buffering": "no"}
 NANOSECONDS = 1_000_000_000
+CUT = ("length", "abort")  # finish reasons that this API has, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ class LineFormatter:
         facts: dict[str, Any] = {
             "model": self._requested.model,
             "created_at": timestamp(),
-            "done_reason": "length" if completion.finish_reason == "length" else "stop",
+            "done_reason": completion.finish_reason if completion.finish_reason in CUT else "stop",
             **self._durations(completion),
         }
         if not self._requested.is_chat:

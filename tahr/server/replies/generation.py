@@ -244,11 +244,18 @@ async def respond_streamed(active: ActiveGeneration) -> None:
         opening += first_progress(active)
     await active.request.send(opening)
     keeping_alive = asyncio.create_task(keep_alive(active))
+    if not active.reply.buffered:
+        active.request.end_early = partial(end_early, active.streams)
     try:
         last = await (buffered_events(active) if active.reply.buffered else send_chunks(active))
     finally:
         keeping_alive.cancel()
     await active.request.end_stream(last + active.reply.formatter.ending(usage(active.record)))
+
+
+def end_early(streams: Sequence[EngineStream]) -> None:
+    for stream in streams:
+        stream.end_early()
 
 
 async def buffered_events(active: ActiveGeneration) -> bytes:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tahr.text.tokens.tokenizer import Tokenizer
 
 TEXT = kind_of("")
+INCOMPLETE = {"length": "max_output_tokens", "abort": "abort"}  # keys are finish reasons
 
 
 def new_id(prefix: str) -> str:
@@ -148,7 +149,7 @@ class ResponseFormatter:
             status=status,
             output=items,
             usage=ResponseUsage.of(usage),
-            incomplete_details=None if is_complete else {"reason": "max_output_tokens"},
+            incomplete_details=None if is_complete else {"reason": INCOMPLETE[reason]},
             completed_at=int(time.time()) if is_complete else None,
         )
         if self._requested.keep:
@@ -160,4 +161,4 @@ TEXT_HEAD = b'event: response.output_text.delta\ndata: {"type":"response.output_
 
 
 def status_of(reason: str) -> str:
-    return "incomplete" if reason == "length" else "completed"
+    return "incomplete" if reason in INCOMPLETE else "completed"

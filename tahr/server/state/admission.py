@@ -115,8 +115,16 @@ class Admission:
                 message = f"The key {request.account.name} was revoked while its request ran."
                 request.cancel(HttpError(401, message, code="key_revoked"))
 
+    def end_all(self) -> None:
+        """End all requests in flight: streams with what they have, the others with an error."""
+        for request in [*self.active, *self.arriving]:
+            if request.end_early:
+                request.end_early()
+            else:
+                request.cancel(self._models.unavailable())
+
     def cancel_all(self) -> None:
-        """End all requests in flight: the server is shutting down."""
+        """Cancel what is still in flight then."""
         for request in [*self.active, *self.arriving]:
             request.cancel(self._models.unavailable())
 

@@ -41,7 +41,7 @@ class Settings:
     keep_alive_s: float = 15.0  # between comments on a silent stream
     reader_timeout_s: float = 120.0  # time for a client to read its waiting bytes
     log_interval_s: float = 5.0  # between throughput lines; 0: none
-    grace_s: float = 10.0  # time between a signal and the end of the process
+    drain_timeout_s: float = 30.0  # time between a signal, or POST /drain, and the end of the process
     shared_prefix_cache: bool = False  # clients with different keys share it, too
     session_cache: str = "off"  # "memory": conversations are kept by id
     session_max_entries: int = 128
@@ -81,7 +81,7 @@ class Settings:
         "keep_alive_s": Range(0, 1e6, low_included=False),
         "reader_timeout_s": Range(0, 1e6, low_included=False),
         "log_interval_s": Range(0, 1e6),
-        "grace_s": Range(0, 1e6),
+        "drain_timeout_s": Range(0, 1e6),
         "session_max_entries": whole(1),
         "session_max_tokens": whole(1),
         "response_max_entries": whole(0),

@@ -45,6 +45,8 @@ class ServerState:
     def __init__(self, settings: Settings, make_model: MakeModel | None = None):
         self.settings = settings
         self.make_model = make_model
+        self.drain: Callable[[], None] = lambda: None  # set by the server, which ends then
+        self.is_draining = False
         self.n_pulls = 0  # models that are being fetched
         self.began = time.monotonic()
         self.models = ModelRegistry(settings.sampling)

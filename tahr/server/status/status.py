@@ -18,7 +18,7 @@ async def health(request: HttpRequest, state: ServerState) -> None:
 
 async def ready(request: HttpRequest, state: ServerState) -> None:
     """/health in one word."""
-    fine = is_ready(state.models.status)
+    fine = is_ready(state.models.status) and not state.is_draining
     await request.respond_json({"status": "ready" if fine else "not ready"}, status=200 if fine else 503)
 
 

@@ -14,7 +14,7 @@ import { openStore, settings } from "./store.mjs";
 import { statsLine } from "./stream.mjs";
 import { TurnView } from "./turns.mjs";
 
-const FINISHES = { length: "cut at the longest reply", content_filter: "filtered" };
+const FINISHES = { length: "cut at the longest reply", content_filter: "filtered", abort: "cut: the server has ended" };
 const THEMES = ["auto", "light", "dark"];
 
 const store = await openStore();

@@ -1,0 +1,60 @@
+"""The HTTP server of uvicorn, within our bounds, with signals, sockets and the end left to its owner."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import uvicorn
+
+from tahr.server.http.accepting import Acceptor
+from tahr.server.http.protocol import BoundedProtocol
+
+
+class UvicornServer(uvicorn.Server):
+    """Serves what its acceptor accepts, until `should_exit`."""
+
+    def __init__(self, config: uvicorn.Config, listener: socket.socket):
+        super().__init__(config)
+        self.acceptor = Acceptor(listener, self._connection)
+
+    def _connection(self) -> BoundedProtocol:
+        make: Any = self.config.http_protocol_class
+        made: BoundedProtocol = make(config=self.config, server_state=self.server_state, app_state={})
+        return made
+
+    @property
+    def clients(self) -> list[BoundedProtocol]:
+        """All connections."""
+        return [each for each in self.server_state.connections if isinstance(each, BoundedProtocol)]
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        self.acceptor.start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.acceptor.close()
+        await super().shutdown(sockets=[])
+
+
+def uvicorn_config(app: Any, reader_timeout_s: float, closing_s: float) -> uvicorn.Config:
+    """`closing_s` is how long connections may take to close at the end."""
+    protocol: Any = partial(BoundedProtocol, reader_timeout_s=reader_timeout_s)
+    limit: Any = closing_s  # seconds, whole or not
+    return uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=limit,
+    )
