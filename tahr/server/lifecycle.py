@@ -7,20 +7,24 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
 from tahr.server.app import App
 from tahr.server.batches.service import work_on_batches
-from tahr.server.draining import Draining, closing_s
 from tahr.server.http.errors import HttpError
 from tahr.server.http.event_loop import loop_factory
-from tahr.server.http.listening import bind
+from tahr.server.http.listening import Listener, bind
 from tahr.server.http.serving import UvicornServer, uvicorn_config
 from tahr.server.models.pool import on_daemon_thread, start_failure, warm_up
 from tahr.server.models.registry import Phase, ServedModel
 from tahr.server.observe.throughput_log import report_throughput
+from tahr.server.state.draining import Draining, closing_s
 from tahr.server.state.settings import Settings
 from tahr.server.state.state import MakeModel, ServerState
+from tahr.server.status.servers import Announcement
+from tahr.server.takeover.succession import Succession
+from tahr.server.takeover.taking import Taking
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # How long the event loop may keep the engine's thread from running, and the other way round: Python's 5 ms are several
@@ -34,28 +38,43 @@ Announce = Callable[[str, list[ServedModel]], None]
 
 
 class HttpServer:
-    """One server from start to end. `load` runs on a thread of its own while requests already get a 503."""
+    """One server from start to end. `load` runs on a thread of its own while requests already get a 503.
 
-    def __init__(self, settings: Settings, load: Load, announce: Announce, make_model: MakeModel | None = None):
+    One that takes over has nothing to listen on until its models are loaded: another server answers meanwhile.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        load: Load,
+        announce: Announce,
+        make_model: MakeModel | None = None,
+        announcement: Announcement | None = None,  # None: it can be neither found nor taken over
+        taking: Taking | None = None,
+    ):
         self.settings = settings
         self.state = ServerState(settings, make_model)
         self._load = load
         self._announce = announce
-        self._listener = bind(settings.host, settings.port)
+        self._listener = None if taking else bind(settings.host, settings.port)
+        self._taking = taking
         timeout_s = settings.drain_timeout_s
         config = uvicorn_config(App(self.state), settings.reader_timeout_s, closing_s(timeout_s))
-        self._uvicorn = UvicornServer(config, self._listener.socket)
-        self._draining = Draining(self.state, self._uvicorn)
+        self._uvicorn = UvicornServer(config)
+        self._draining = Draining(self.state, self._uvicorn, partial(work_on_batches, self.state, App))
+        self._succession = Succession(self.state, self._uvicorn, self._draining, announcement) if announcement else None
         self.state.drain = self.drain
         self._switch_s = sys.getswitchinterval()
         self._signal = 0
         self._loader: threading.Thread | None = None
-        self._batches: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
         """Where clients find it."""
-        return self._listener.address
+        if self._listener:
+            return self._listener.address
+        assert self._taking
+        return self._taking.address
 
     def run(self) -> int:
         """Serve until a signal comes or somebody asks for the end, and return the exit code."""
@@ -76,12 +95,15 @@ class HttpServer:
         """Serve inside a running event loop."""
         loop = asyncio.get_running_loop()
         self._listen_to_signals(loop)
-        serving = asyncio.create_task(self._uvicorn.serve())
+        self._may_serve = asyncio.Event()
+        if self._listener:
+            self._listen(self._listener)
+        serving = asyncio.create_task(self._serve_http())
         opening = asyncio.create_task(self._open())
         logging = asyncio.create_task(report_throughput(self.state.models, self.settings.log_interval_s))
         flushing = asyncio.create_task(flush_responses(self.state))
         looking = asyncio.create_task(follow_keys(self.state))
-        self._batches = asyncio.create_task(work_on_batches(self.state, App))
+        self._draining.start_batches()
         try:
             await asyncio.wait({serving, opening}, return_when=asyncio.FIRST_COMPLETED)
             if opening.done() and opening.exception():
@@ -94,17 +116,28 @@ class HttpServer:
             logging.cancel()
             flushing.cancel()
             looking.cancel()
-            self._batches.cancel()
-            await asyncio.wait([self._batches])  # models must not go before their requests
+            await self._draining.end_batches()
+            if self._succession:
+                await self._succession.leave()
             await self._close()
             self._forget_signals(loop)
         return 128 + self._signal if self._signal else 0
 
     def drain(self) -> None:
         """Take nothing new, let requests finish within `drain_timeout_s`, end the rest, and then the server."""
-        if self._batches:
-            self._batches.cancel()  # the next server goes on with them
-        self._draining.begin(is_succeeded=self._listener.outlives_us)
+        self._draining.begin(is_succeeded=bool(self._listener and self._listener.outlives_us))
+        self._may_serve.set()
+
+    def _listen(self, listener: Listener) -> None:
+        self._listener = listener
+        self._uvicorn.listen(listener.socket)
+        if self._succession:
+            self._succession.enter(listener)
+        self._may_serve.set()
+
+    async def _serve_http(self) -> None:
+        await self._may_serve.wait()
+        await self._uvicorn.serve()
 
     # ---- opening ----------------------------------------------------------------------------------------------
 
@@ -118,15 +151,24 @@ class HttpServer:
         try:
             await self.state.pool.open()
         except HttpError as error:
-            if self.state.models.phase is not Phase.CLOSING:
+            if not self._is_closing():
                 raise start_failure(error, len(models)) from None
-        if self.state.models.phase is Phase.CLOSING:
-            return  # a signal has come meanwhile
+        if self._is_closing():
+            return
         gc.collect()
         gc.freeze()  # all of this stays, so the collector need not look at it again
         sys.setswitchinterval(SWITCH_S)
+        taken = await asyncio.to_thread(self._taking.take) if self._taking else None
+        if self._is_closing():
+            return
         self.state.models.open()
+        if taken:
+            self._listen(taken)
         self._announce(self.address, models)
+
+    def _is_closing(self) -> bool:
+        """Whether somebody has asked for the end meanwhile."""
+        return self.state.models.phase is Phase.CLOSING
 
     # ---- closing ----------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from tahr.server.models.engine_port import PromptProgress
 from tahr.server.models.registry import ServedModel
 from tahr.server.state.settings import Settings
 from tahr.server.state.state import MakeModel
+from tahr.server.status.servers import Announcement
 from tahr.text.replies.stream import Detokenizer
 from tahr.text.templates.chat import ChatTemplate
 from tahr.text.tool_calls.parser import ReplyFormat
@@ -292,6 +293,7 @@ def serving(
     settings: Settings | None = None,
     load: Callable[[], list[ServedModel]] | None = None,
     make_model: MakeModel | None = None,
+    announcement: Announcement | None = None,
 ) -> Iterator[HttpServer]:
     """A server on a free port, on a thread with an event loop of its own."""
     models = [ServedModel((engine.name,), engine) for engine in engines]
@@ -299,7 +301,7 @@ def serving(
     requested, loads = settings or Settings(port=0, log_interval_s=0), load or (lambda: models)
     if requested.drain_timeout_s == Settings().drain_timeout_s:
         requested = replace(requested, drain_timeout_s=10.0)  # where a request hangs, a test waits for it
-    running = HttpServer(requested, loads, lambda *_: ready.set(), make_model)
+    running = HttpServer(requested, loads, lambda *_: ready.set(), make_model, announcement)
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def main() -> None:

@@ -20,7 +20,7 @@ from serve_process import ServeProcess, served
 from tahr import LLM, EngineConfig, SamplingParams
 from tahr.cli.main import Parser, main
 from tahr.cli.verbs import serve
-from tahr.server.draining import running_s
+from tahr.server.state.draining import running_s
 
 PROMPT = "Once upon a time"
 GREEDY = {"temperature": 0, "max_tokens": 24}

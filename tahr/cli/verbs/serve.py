@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from tahr.cli.settings.model_settings import ModelSettings
     from tahr.cli.settings.settings_layers import Layers
     from tahr.engine.step_log import StepLog
+    from tahr.server.models.loading import ModelChoice
     from tahr.server.models.registry import ServedModel
     from tahr.server.state.settings import Settings
+    from tahr.server.takeover.taking import Taking
 
 HELP = "answer OpenAI's API over HTTP, with a chat page"
 
@@ -34,6 +36,7 @@ examples:
   tahr serve --model chat=qwen3:0.6b,ctx=4096,kv_dtype=q8_0 --model draft=smollm2:135m,threads=2,temperature=0
                                                     options of one model, over those of all
   tahr serve qwen3:0.6b --lora sql=adapters/sql     the model qwen3:0.6b:sql beside qwen3:0.6b itself
+  tahr serve qwen3:0.6b --takeover                  upgrade: load beside the server on this port, then take its place
   TAHR_API_KEY=secret tahr serve --host 0.0.0.0     for the whole network, with a key
 
 then:
@@ -112,6 +115,7 @@ WATCHING = (
     *options.TRACES,
     Option(("--request-dump-dir",), "request_dump_dir", str, "a folder that gets a folder per request, without texts"),
 )
+WARM, COLD = "warm", "cold"  # kinds of takeovers
 SECTIONS = ("sampling", "engine", "server")  # sections of the settings
 
 
@@ -134,6 +138,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--host", help="address to listen on (default 127.0.0.1: only this machine)")
     add("-p", "--port", type=whole_number, help="port (default 8080; 0: any free one)")
     add("--addr", metavar="HOST:PORT", help="both at once")
+    text = "come in place of your server on this port without losing a client; with =cold it ends before this one loads"
+    add("--takeover", nargs="?", const=WARM, type=takeover_kind, metavar="cold", help=text)
     add(
         "--api-key",
         dest="api_keys",
@@ -188,13 +194,14 @@ def run(args: argparse.Namespace) -> int:
     from tahr.hub.progress import Progress
     from tahr.server.lifecycle import HttpServer
     from tahr.server.models.loading import LoadOptions, check_names, served_model, served_models
-    from tahr.server.status.servers import announced
+    from tahr.server.status.servers import Announcement
 
     models = [choice.model for choice in choices]
     check_names(models)
     if args.all_models and settings.models_budget_bytes is None:
         raise ConfigError("--all-models loads models on demand, so it needs --models-budget: say how much memory.")
     start_log(requests=not args.no_request_log)
+    taking = taken_over(args.takeover, settings, models) if args.takeover else None
     with step_logs(settings.decision_trace_jsonl, settings.chrome_trace) as logs:
         loading = LoadOptions(Progress(sys.stderr), logs, settings.stream_interval_s, settings.models_budget_bytes)
 
@@ -207,12 +214,44 @@ def run(args: argparse.Namespace) -> int:
             named = served_models(models, loading)
             return [*named, *here(named, pulled)] if args.all_models else named
 
-        server = HttpServer(settings, served, announce, pulled)
+        server = HttpServer(settings, served, announce, pulled, Announcement(note), taking)
         if not settings.is_local and server.state.keys.is_open:
             note(f"warning: everyone who can reach {settings.host} can use this server: set --api-key.")
-        note(f"Loading {', '.join(model.source for model in models)}; {server.address}/health says 503 meanwhile.")
-        with announced(server.address, note):
+        meanwhile = f"{server.address}/health says 503"
+        if taking:
+            meanwhile = "its clients wait" if taking.is_cold else f"the server on {taking.address} answers"
+        note(f"Loading {', '.join(model.source for model in models)}; {meanwhile} meanwhile.")
+        try:
             return server.run()
+        finally:
+            if taking and not taking.has_place:
+                note(f"The server on {taking.address} was not taken over.")
+
+
+def takeover_kind(text: str) -> str:
+    if text not in (WARM, COLD):
+        raise argparse.ArgumentTypeError(f"{text} is no kind of takeover: write it with =cold or nothing, after MODEL")
+    return text
+
+
+def taken_over(kind: str, settings: "Settings", models: "Sequence[ModelChoice]") -> "Taking | None":
+    """The takeover of the server on this address, if there is one; a cold one has ended it."""
+    from tahr.hub.progress import Progress
+    from tahr.server.models.loading import LoadOptions, served_models
+    from tahr.server.takeover.taking import begin
+
+    taking = begin(settings, kind == COLD)
+    if taking is None:
+        note("No server of yours runs on this address: there is nothing to take over.")
+    elif kind == COLD:
+        # A model that is not there must not cost the server that runs.
+        options = LoadOptions(Progress(sys.stderr), [], settings.stream_interval_s, settings.models_budget_bytes)
+        for model in served_models(models, options):
+            if model.loader:
+                model.loader.n_bytes()
+        note(f"The server on {taking.address} ends before this one loads; its clients wait.")
+        taking.end_running()
+    return taking
 
 
 def only_shows(

@@ -20,8 +20,19 @@ class Listener(NamedTuple):
     @property
     def address(self) -> str:
         """Where clients find it."""
-        host, port = self.socket.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return url_of(*self.socket.getsockname()[:2])
+
+
+def url_of(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def first_address(host: str, port: int) -> str:
+    """Where a server of that name and port is found."""
+    try:
+        return url_of(*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][:2])
+    except OSError as error:
+        raise cannot_listen(host, port, error) from error
 
 
 def bind(host: str, port: int) -> Listener:
@@ -36,13 +47,15 @@ def bind(host: str, port: int) -> Listener:
         listener.bind(kind[4])
         listener.listen(BACKLOG)
     except OSError as error:
-        # A name nobody knows, or an address of another machine, has no free port either.
-        is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
-        other = "--host" if is_host else "--port"
-        raise ServerError(
-            f"Cannot listen on {host}:{port} ({error.strerror or error}): choose another {other}."
-        ) from error
+        raise cannot_listen(host, port, error) from error
     return Listener(listener)
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> ServerError:
+    # A name nobody knows, or an address of another machine, has no free port either.
+    is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+    other = "--host" if is_host else "--port"
+    return ServerError(f"Cannot listen on {host}:{port} ({error.strerror or error}): choose another {other}.")
 
 
 def passed_socket() -> socket.socket | None:

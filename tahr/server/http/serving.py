@@ -15,9 +15,13 @@ from tahr.server.http.protocol import BoundedProtocol
 class UvicornServer(uvicorn.Server):
     """Serves what its acceptor accepts, until `should_exit`."""
 
-    def __init__(self, config: uvicorn.Config, listener: socket.socket):
+    def __init__(self, config: uvicorn.Config):
         super().__init__(config)
-        self.acceptor = Acceptor(listener, self._connection)
+        self._acceptor: Acceptor | None = None
+
+    def listen(self, listener: socket.socket) -> None:
+        """Accept on this socket, once it serves."""
+        self._acceptor = Acceptor(listener, self._connection)
 
     def _connection(self) -> BoundedProtocol:
         make: Any = self.config.http_protocol_class
@@ -35,10 +39,20 @@ class UvicornServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
-        self.acceptor.start()
+        self.start_accepting()
+
+    def start_accepting(self) -> None:
+        if self._acceptor:
+            self._acceptor.start()
+
+    def stop_accepting(self) -> None:
+        """Clients wait in the socket until somebody accepts them."""
+        if self._acceptor:
+            self._acceptor.stop()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.acceptor.close()
+        if self._acceptor:
+            self._acceptor.close()
         await super().shutdown(sockets=[])
 
 

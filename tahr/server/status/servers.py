@@ -21,6 +21,7 @@ from tahr.errors import ConfigError
 from tahr.hub import store
 
 MOST_BYTES = 4096
+SOCKET = ".sock"
 LOOK_S = 0.05
 NAMESPACE = Path("/proc/self/ns/pid")  # elsewhere, a number means another process
 
@@ -61,21 +62,47 @@ def folder() -> Path:
     return runtime / "tahr" if runtime.is_absolute() else store.home() / "servers"
 
 
+class Announcement:
+    """The file of this process: others find the server while it is shown."""
+
+    def __init__(self, warn: Callable[[str], None]):
+        self.path = folder() / f"{os.getpid()}.json"
+        self._warn = warn
+        self._descriptor: int | None = None
+
+    @property
+    def is_shown(self) -> bool:
+        return self._descriptor is not None
+
+    @property
+    def socket_path(self) -> Path:
+        """A private socket beside it."""
+        return self.path.with_suffix(SOCKET)
+
+    def show(self, address: str) -> None:
+        try:
+            fields = {"pid": os.getpid(), "address": address, "namespace": namespace()}
+            self._descriptor = written(self.path, fields)
+        except OSError as error:
+            where = f"{self.path} cannot be written ({error.strerror})"
+            self._warn(f"note: `tahr stop` and --takeover will not find this server: {where}.")
+
+    def hide(self) -> None:
+        if self._descriptor is not None:
+            self.path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
 @contextmanager
 def announced(address: str, warn: Callable[[str], None]) -> Iterator[None]:
-    """Have `tahr stop` find a server while it runs."""
-    path = folder() / f"{os.getpid()}.json"
-    try:
-        descriptor = written(path, {"pid": os.getpid(), "address": address, "namespace": namespace()})
-    except OSError as error:
-        warn(f"note: `tahr stop` will not find this server: {path} cannot be written ({error.strerror}).")
-        yield
-        return
+    """Have others find a server while it runs."""
+    announcement = Announcement(warn)
+    announcement.show(address)
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
+        announcement.hide()
 
 
 def written(path: Path, fields: dict[str, Any]) -> int:
@@ -99,6 +126,7 @@ def running() -> list[RunningServer]:
     for path in folder().glob("*.json"):
         if not is_locked(path):
             path.unlink(missing_ok=True)
+            path.with_suffix(SOCKET).unlink(missing_ok=True)
         elif server := read(path):
             found.append(server)
     return sorted(found, key=lambda each: each.port)
