@@ -67,6 +67,7 @@ class NullDecoder:
     encoding = None  # it generates
     text_head = None
     tower = None
+    line_end = None
     has_axes = False
     config = SimpleNamespace(n_vocab=N_VOCAB, width=1, audio=None)
 

@@ -57,7 +57,7 @@ def n_draft_tokens(config: EngineConfig, draft: Draft | None) -> int:
 def draft_windows(draft: Draft, windows: list[int]) -> list[int]:
     """The windows that the draft model's layers get beside those of the model it guesses for: its widest."""
     widest = 0 if not windows or 0 in windows else max(windows)
-    own = draft.decoder.config.windows
+    own = draft.decoder.windows
     if widest and not all(0 < window <= widest for window in own):
         raise ConfigError(
             f"The draft model {draft.name} looks further back than the {widest} tokens that the model keeps: "

@@ -30,9 +30,9 @@ class Embedder(ScriptedEngine):
         self.inputs = replace(self.inputs, encoding=encoding, context_size=32)
         self.given: list[list[int]] = []
 
-    async def embed(self, texts: Any, options: EmbeddingOptions, lora: Any = ()) -> Any:
+    async def embed(self, texts: Any, options: EmbeddingOptions, lora: Any = (), background: bool = False) -> Any:
         self.given = list(texts)
-        return await super().embed(texts, options, lora)
+        return await super().embed(texts, options, lora, background)
 
 
 class Ranker(Embedder):
@@ -42,7 +42,7 @@ class Ranker(Embedder):
         super().__init__("ranker")
         self.inputs = replace(self.inputs, encoding=Encoding(scores_pairs=True, sigmoid=False), vector_width=1)
 
-    async def embed(self, texts: Any, options: EmbeddingOptions, lora: Any = ()) -> Any:
+    async def embed(self, texts: Any, options: EmbeddingOptions, lora: Any = (), background: bool = False) -> Any:
         self.given = list(texts)
         return np.array([[len(text)] for text in texts], np.float32)
 

@@ -181,6 +181,7 @@ OTHERS = {
     "engine/step_traces.py", "server/status/servers.py", "cli/texts/embed.py", "weights/gguf_write.py",
     "kv/tiers/folders.py", "kv/tiers/janitor.py", "kv/tiers/page_files.py",
     "server/batches/results.py", "server/state/database.py", "server/state/state_file.py", "server/kept/folder.py",
+    "server/takeover/giving.py", "server/takeover/taking.py",
 }  # fmt: skip
 METHODS = {"read_text", "read_bytes"}  # of a `Path`: they take no path
 

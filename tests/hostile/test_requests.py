@@ -308,7 +308,7 @@ class StuckEngine(ScriptedEngine):
 
     embedding = False
 
-    async def embed(self, texts: Any, options: Any, lora: Any = ()) -> Any:
+    async def embed(self, texts: Any, options: Any, lora: Any = (), background: bool = False) -> Any:
         self.embedding = True
         try:
             await asyncio.Event().wait()
