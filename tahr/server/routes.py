@@ -36,7 +36,7 @@ OWN = [
     Route("DELETE", "/admin/loras/", adapters.remove, gives=adapters.AdapterCard, is_admin=True),
     Route("POST", "/v1/load_lora_adapter", adapters.load_like_vllm, adapters.LoadAdapterBody, is_admin=True),
     Route("POST", "/v1/unload_lora_adapter", adapters.unload_like_vllm, adapters.UnloadAdapterBody, is_admin=True),
-    Route("POST", "/drain", drain.drain, gives=drain.DrainReply, is_admin=True),
+    Route("POST", "/drain", drain.drain, gives=drain.DrainReply, status=202, is_admin=True),
     Route("GET", "/health", status.health, gives=replies.HealthReply, is_open=True),
     Route("GET", "/ready", status.ready, is_open=True),
     Route("GET", "/metrics", status.metrics),

@@ -70,6 +70,8 @@ def test_an_idle_server_ends_at_once() -> None:
     with serving(ScriptedEngine(), settings=settings()) as server, httpx.Client(base_url=server.address) as client:
         address = server.address
         assert client.get("/ready").status_code == 200  # a connection that is kept holds nothing up
+        described = client.get("/openapi.json").json()["paths"]["/drain"]["post"]["responses"]
+        assert set(described) == {"202", "default"}
         began = time.monotonic()
         assert client.post("/drain").status_code == 202
         ends(address)

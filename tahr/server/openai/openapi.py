@@ -55,7 +55,7 @@ def operation(route: "Route", known: dict[Any, dict[str, Any]]) -> dict[str, Any
         if "stream" in getattr(route.takes, "__struct_fields__", ()):
             good["content"][route.streams] = {"schema": EVENT if route.streams == STREAMED else LINE}
     refused = {"description": "refused", "content": {"application/json": {"schema": known[route.errors]}}}
-    made: dict[str, Any] = {"summary": route.summary, "responses": {"200": good, "default": refused}}
+    made: dict[str, Any] = {"summary": route.summary, "responses": {str(route.status): good, "default": refused}}
     if route.takes:
         content = {FORM if route.takes_form else "application/json": {"schema": known[route.takes]}}
         made["requestBody"] = {"required": True, "content": content}
