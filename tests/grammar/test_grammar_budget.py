@@ -1,6 +1,8 @@
 """What following a grammar may cost: a request that takes more is ended, with a sentence, and it alone."""
 
 from time import thread_time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -10,7 +12,7 @@ from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.errors import GrammarError
 from tahr.generation.writers import TextWriter
 from tahr.grammar import Grammar
-from tahr.grammar.compiler import GrammarCompiler
+from tahr.grammar.compiler import GrammarCompiler, first_mask_error
 from test_grammar import DIGITS, hot, letter, submit, tokenizer
 
 AMBIGUOUS = Grammar("lark", 'start: a "80"\na: a a | "x" | "y" | " " | "e"')
@@ -28,6 +30,30 @@ def test_following_an_ambiguous_grammar_ends_where_it_becomes_costly() -> None:
     assert thread_time() - began < 5
     with pytest.raises(GrammarError, match=r"takes too much time.*: simplify it"):
         compiler.state(AMBIGUOUS)  # it is refused from then on
+    compiler.close()
+
+
+class Stalled:
+    """A matcher whose first copies find that they took too long, as on a machine that stood still."""
+
+    def __init__(self, inner: Any, n_stalls: int):
+        self.inner = inner
+        self.n_stalls = n_stalls
+
+    def copy(self) -> Any:
+        self.n_stalls -= 1
+        return (
+            SimpleNamespace(mask=list, error=lambda: "takes too much time", is_over_budget=True)
+            if (self.n_stalls >= 0)
+            else self.inner.copy()
+        )
+
+
+@pytest.mark.parametrize(("n_stalls", "is_refused"), [(0, False), (1, False), (2, True)])
+def test_a_machine_that_stood_still_once_refuses_no_grammar(n_stalls: int, is_refused: bool) -> None:
+    compiler = GrammarCompiler(tokenizer())
+    matcher = compiler.state(DIGITS).matcher
+    assert bool(first_mask_error(cast(Any, Stalled(matcher, n_stalls)))) is is_refused
     compiler.close()
 
 

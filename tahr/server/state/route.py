@@ -22,7 +22,7 @@ class Route:
     handler: Handler
     takes: type | None = None
     gives: type | None = None
-    status: int = 200  # of replies that are no errors
+    status: int = 200  # status of replies that are not errors
     is_open: bool = False  # needs no key
     is_admin: bool = False  # needs the admin's key or, where there is none, a client on this machine
     errors: type[ErrorReply] = Envelope  # the shape of its errors
