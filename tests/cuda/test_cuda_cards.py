@@ -226,8 +226,8 @@ def test_a_model_beyond_the_card_is_refused_in_a_sentence(monkeypatch: pytest.Mo
 
     be = backends_here.backend("cuda")
     linear = Linear(be.weight(random_tensor("F32", (8, 16), np.random.default_rng(3))))
-    monkeypatch.setattr("tahr.backends.cuda.backend.take", full)
-    monkeypatch.setattr("tahr.backends.cuda.backend.join", full)
+    monkeypatch.setattr("tahr.backends.cuda.memory.take", full)
+    monkeypatch.setattr("tahr.backends.cuda.memory.join", full)
     with pytest.raises(LoadError, match="more memory than the GPU has free"):
         be.weight(random_tensor("F32", (8, 16), np.random.default_rng(3)))
     with pytest.raises(LoadError, match="more memory than the GPU has free"):

@@ -13,8 +13,8 @@ import torch
 
 from tahr.backends.api import AddedNorm, ExpertMLPs, JoinedLinears, Linear, Plan, Rows, StepInputs, Tensor, Weight
 from tahr.backends.api.ops import Ops
-from tahr.backends.cuda.slot_ops import SlotOps
-from tahr.backends.cuda.steps import RecordingContext
+from tahr.backends.cuda.ops.step_inputs import RecordingContext
+from tahr.backends.cuda.ops.step_ops import StepOps
 from tahr.backends.host.profile import Label, Profile, TimedOp, product_name, profile_of_process
 
 NAMES = {"linears": "linear", "rms_norm": "norm", "add_rms_norm": "norm"}  # names on the CPU, where they differ
@@ -130,7 +130,7 @@ class TimedPlan:
         self._marked = self._recorder.time(self.plan.run, self._marked, self._inputs)
 
 
-def time_ops(backend: SlotOps) -> None:
+def time_ops(backend: StepOps) -> None:
     """Have a backend mark the ends of its own ops in all plans; default bodies are made of those."""
     recorder = Recorder(profile_of_process(), backend.device.type == "cuda")
     record = backend.record

@@ -1,22 +1,20 @@
-"""Steps on a CUDA device: inputs that arrive in one copy, and plans that replay a step."""
+"""Steps on a CUDA device: the sizes they are padded to, and plans that replay them."""
 
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
-from math import inf, prod
-from typing import Any
+from math import inf
 from weakref import WeakSet
 
-import numpy as np
 import torch
 from triton.runtime._async_compile import FutureKernel
 
-from tahr.backends.api import Floats, Ints, Rows, StepInputs, StepLimits, Tensor
-from tahr.backends.api.step import extra_shapes
+from tahr.backends.api import StepInputs, StepLimits, Tensor
 from tahr.backends.cuda.compiling import Compiler
+from tahr.backends.cuda.ops.step_inputs import RecordingContext
 from tahr.collector import no_collections
 
 log = logging.getLogger("tahr.backends")
@@ -37,130 +35,12 @@ TOKENS = [
 SEQ_COUNTS = [1, 8, 64]
 FEW_SEQ_COUNTS = [1, 64]
 LONGEST = 4096  # tokens of a step that one sequence may have for itself: longer prompts are cut into such steps
-ALIGN = 4  # int32 numbers: arrays start at multiples of 16 bytes, as wide loads want
 LEAST_FREE_BYTES = 2 << 30  # free memory that a capture needs
 # Steps of new sizes in a row without a new kernel, before kernels are compiled when they are launched: where someone
 # waits for the step, and where nobody does. Then small steps, which have the most kinds, are looked at in any case.
 MAX_MISSES = 4
 MAX_MISSES_IDLE = 32
 MOST_MULTIPLIED = 512  # tokens of a step whose products run while its kernels are compiled: that opens the library
-N_STAGING = 2  # copies of the inputs that may be on their way to the device
-
-
-class Staging:
-    """Pinned memory from which inputs are sent. It is written again only when the device has read it."""
-
-    def __init__(self, n: int):
-        self._values = torch.zeros(n, dtype=torch.int32, pin_memory=True)
-        self._numbers: Ints = self._values.numpy()
-        self._sent = torch.cuda.Event()
-
-    def ready(self) -> Ints:
-        """The memory, which still holds what was sent last. NumPy is to write it: torch would wake threads for that."""
-        self._sent.synchronize()
-        return self._numbers
-
-    def send(self, buffer: torch.Tensor, begin: int = 0) -> None:
-        """Copy as many numbers from `begin` on as `buffer` holds to it, behind everything enqueued."""
-        buffer.copy_(self._values[begin : begin + len(buffer)], non_blocking=True)
-        self._sent.record()
-
-
-@dataclass(eq=False, slots=True)
-class DeviceInputs:
-    """Step inputs on the device: views of one buffer, which one copy fills."""
-
-    host: Ints  # memory of the arrays in the `StepInputs`
-    buffer: torch.Tensor
-    staging: list[Staging]  # empty where the device reads host memory: the interpreter
-    host_tables: Ints  # [sequences, groups, pages]: the last numbers of `host`
-    host_order: Ints  # [sequences], of `host`: see `order`
-    page_size: int  # smallest page size; 1 if it is not known yet
-    last_tokens: torch.Tensor  # tokens by slot: targets of negative ids
-    counts: torch.Tensor
-    ids: torch.Tensor
-    positions: torch.Tensor
-    slot_mapping: tuple[torch.Tensor, ...]  # one for each group
-    query_start: torch.Tensor
-    seq_lens: tuple[torch.Tensor, ...]  # one for each group
-    state_slots: torch.Tensor
-    logit_rows: torch.Tensor
-    order: torch.Tensor  # the sequences of the step, the longest first: what is begun last should not take long
-    page_tables: tuple[torch.Tensor, ...]  # one for each group
-    extras: dict[str, torch.Tensor]  # arrays of `Extras`: the first numbers of `host`
-    n_extras: int  # numbers of these arrays
-
-    def upload(self, inputs: StepInputs) -> None:
-        """Send what a step needs, of page tables the pages that have tokens. The host arrays may change afterwards."""
-        n_seqs = inputs.n_seqs
-        n_fixed = len(self.host) - self.host_tables.size
-        first = 0 if inputs.limits.extras else self.n_extras
-        self._sort(inputs.seq_lens[0, :n_seqs])
-        n = n_fixed + self.host_tables[:n_seqs].size
-        if not self.staging:
-            self.buffer[first:n].copy_(torch.from_numpy(self.host[first:n]))
-            return
-        n_pages = -(-int(inputs.seq_lens[:, :n_seqs].max(initial=0)) // self.page_size)
-        self.staging.append(self.staging.pop(0))
-        staged = self.staging[0].ready()
-        staged[first:n_fixed] = self.host[first:n_fixed]
-        tables = staged[n_fixed:].reshape(self.host_tables.shape)
-        tables[:n_seqs, :, :n_pages] = self.host_tables[:n_seqs, :, :n_pages]  # a full row is as long as the context
-        self.staging[0].send(self.buffer[first:n], first)
-
-    def _sort(self, lengths: Ints) -> None:
-        n = len(lengths)
-        self.host_order[:n] = np.argsort(-lengths, kind="stable")
-        self.host_order[n:] = np.arange(n, len(self.host_order))  # places without a sequence stay where they are
-
-
-def make_inputs(limits: StepLimits, last_tokens: torch.Tensor, page_size: int) -> StepInputs:
-    """Host arrays with their device copies behind them."""
-    device = last_tokens.device
-    n = limits.n_tokens
-    s = limits.n_seqs
-    g = limits.n_groups
-    extra = extra_shapes(limits)
-    shapes = {**extra, "counts": (3,), "ids": (n,), "positions": (n,), "slot_mapping": (g, n), "query_start": (s + 1,),
-              "seq_lens": (g, s), "state_slots": (s,), "logit_rows": (limits.n_rows,), "order": (s,),
-              "page_table": (s, g, limits.n_pages_per_seq)}  # fmt: skip
-    begins = {}
-    at = 0
-    for name, shape in shapes.items():
-        begins[name] = at = -(-at // ALIGN) * ALIGN
-        at += prod(shape)
-    host = torch.zeros(at, dtype=torch.int32)
-    buffer = torch.zeros(at, dtype=torch.int32, device=device)
-
-    def views(of: torch.Tensor) -> dict[str, torch.Tensor]:
-        found = {k: of[begins[k] : begins[k] + prod(shape)].view(shape) for k, shape in shapes.items()}
-        return {**found, "page_table": found["page_table"].transpose(0, 1)}
-
-    there = views(buffer)
-    slots = there.pop("slot_mapping").unbind()
-    lengths = there.pop("seq_lens").unbind()
-    tables = there.pop("page_table").unbind()
-    staging = [Staging(at) for _ in range(N_STAGING)] if device.type == "cuda" else []
-    numbers = host.numpy()
-    host_tables = numbers[begins["page_table"] :].reshape(shapes["page_table"])
-    here: dict[str, Any] = {name: view.numpy() for name, view in views(host).items()}
-    order = here.pop("order")
-    on_device = DeviceInputs(
-        numbers,
-        buffer,
-        staging,
-        host_tables,
-        order,
-        page_size,
-        last_tokens,
-        slot_mapping=slots,
-        seq_lens=lengths,
-        page_tables=tables,
-        extras={name: there.pop(name) for name in extra},
-        n_extras=begins["counts"],
-        **there,
-    )
-    return StepInputs(limits, **here, device=on_device)
 
 
 def buckets(limits: StepLimits, n_decode_tokens: int) -> list[StepLimits]:
@@ -199,75 +79,6 @@ def seq_counts(n_tokens: int, most: int) -> list[int]:
 def up_to(most: int, sizes: Iterable[int]) -> list[int]:
     """The sizes below `most`, and `most`."""
     return [*takewhile(lambda size: size < most, sizes), most]
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceRows:
-    """Rows on the device: `math` is the type that products of them run in, narrower at times than they are stored.
-
-    The result of a plan says how many of its rows are alive.
-    """
-
-    values: torch.Tensor
-    math: torch.dtype
-    n_live: int | None = None  # None: all
-
-    def live(self) -> torch.Tensor:
-        """The rows that mean something."""
-        return self.values if self.n_live is None else self.values[: self.n_live]
-
-
-def values(x: Tensor) -> torch.Tensor:
-    """The rows of x, live or not."""
-    found: torch.Tensor = x.data.values
-    return found
-
-
-def made(found: torch.Tensor, rows_of: Rows, math: torch.dtype) -> Tensor:
-    """New rows."""
-    return Tensor(found.shape[1], rows_of, DeviceRows(found, math))
-
-
-def like(x: Tensor, found: torch.Tensor) -> Tensor:
-    """New rows in place of x's."""
-    return made(found, x.rows, x.data.math)
-
-
-class FetchedRows:
-    """Rows on their way to pinned memory."""
-
-    def __init__(self, rows: torch.Tensor):
-        self._rows = torch.empty(rows.shape, dtype=torch.float32, pin_memory=True)
-        self._rows.copy_(rows.float(), non_blocking=True)
-        self._done = torch.cuda.Event()
-        self._done.record()
-
-    def collect(self) -> Floats:
-        self._done.synchronize()
-        rows: Floats = self._rows.numpy()
-        return rows
-
-
-class RecordingContext:
-    """Says how an op sees its step: inside a plan, the inputs have been sent, and rows are padded to the limits."""
-
-    def __init__(self) -> None:
-        self.inside = False
-
-    def enter(self, step: StepInputs) -> DeviceInputs:
-        """The step's inputs on the device; every op begins with this."""
-        inputs: DeviceInputs = step.device
-        if not self.inside:
-            inputs.upload(step)
-        return inputs
-
-    def run(self, step: Callable[[], Tensor]) -> Tensor:
-        """Call `step`, whose inputs have been sent."""
-        self.inside = True
-        try:
-            return step()
-        finally:
-            self.inside = False
 
 
 class EagerPlan:

@@ -6,7 +6,7 @@ Formats with kernels of their own are packed (see `packed`), floats stay as they
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 
 import torch
@@ -19,14 +19,14 @@ from tahr.backends.cuda.layouts.fp8 import Fp8Matrix, converts_fp8, fp8_matrix, 
 from tahr.backends.cuda.layouts.kinds import BLOCK, EIGHT
 from tahr.backends.cuda.layouts.packed import CodedMatrix, joined, packed_matrix, rounded_matrix
 from tahr.backends.cuda.layouts.words import packed_bytes
-from tahr.backends.cuda.spare_rows import with_spare_rows
+from tahr.backends.cuda.ops.spare_rows import with_spare_rows
+from tahr.backends.cuda.ops.vectors import SHORT, JoinedMatrix
 from tahr.backends.cuda.uploads import uploads
 from tahr.errors import LoadError
 from tahr.weights.tensor import HostTensor
 
 # Formats kept as they are, and how a NumPy array shows their numbers to torch.
 KEPT = {"F32": (torch.float32, "f4"), "F16": (torch.float16, "f2"), "BF16": (torch.bfloat16, "i2")}
-SHORT = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 CHUNK = 1 << 23  # values that travel at a time
 
 
@@ -40,15 +40,6 @@ def refusing_unfit(name: str) -> Iterator[None]:
             f"The model needs more memory than the GPU has free: none is left for {name}. Use a smaller model or one "
             "quantised further, end other programs that use the GPU, or use the cpu backend."
         ) from error
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class JoinedMatrix:
-    """The matrices of several linears as one, one below the other."""
-
-    values: torch.Tensor | CodedMatrix | Fp8Matrix
-    bias: torch.Tensor | None
-    heights: list[int]
 
 
 def take(tensor: HostTensor, device: torch.device, packs: bool, free_share: float) -> Weight:

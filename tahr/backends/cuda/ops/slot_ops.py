@@ -5,18 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from tahr.backends.api import Backend, Floats, Rows, RowStore, StepInputs, Tensor
+from tahr.backends.api import Floats, Rows, RowStore, StepInputs, Tensor
 from tahr.backends.cuda.kernels.common import rows
-from tahr.backends.cuda.steps import RecordingContext, like, made, values
+from tahr.backends.cuda.ops.device_rows import like, made, values
+from tahr.backends.cuda.ops.step_ops import StepOps
 
 NARROW = torch.bfloat16  # lets the matrices that rows meet say what products run in: see `wider`
 
 
-class SlotOps(Backend):
+class SlotOps(StepOps):
     """The part of the backend that knows row slots."""
-
-    device: torch.device
-    context: RecordingContext
 
     def row_store(self, n_slots: int, width: int) -> RowStore:
         return RowStore(n_slots, width, torch.zeros((n_slots, width), dtype=torch.float32, device=self.device))
@@ -62,6 +60,3 @@ class SlotOps(Backend):
         slots = self.context.enter(step).extras["row_of"][:n].long()
         found = buffer.data[:, begin : begin + width].index_select(0, slots.clamp(0, buffer.n_slots - 1))
         return found, (slots >= 0)[:, None]
-
-    def _n_tokens(self, step: StepInputs) -> int:
-        return step.limits.n_tokens if self.context.inside else step.n_tokens

@@ -1,6 +1,7 @@
 """Products of few rows, which plain additions compute as fast as memory is read."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -9,8 +10,19 @@ from tahr.backends.cuda.layouts.fp8 import Fp8Matrix
 from tahr.backends.cuda.layouts.packed import CodedMatrix
 
 F32 = torch.float32
+SHORT = {F32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 Compact = CodedMatrix | Fp8Matrix  # matrices with kernels of their own
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class JoinedMatrix:
+    """The matrices of several linears as one, one below the other."""
+
+    values: torch.Tensor | Compact
+    bias: torch.Tensor | None
+    heights: list[int]
+
 
 VECTOR_PRODUCTS: dict[type, Callable[..., torch.Tensor]] = {
     CodedMatrix: packed.packed_vector_linear,

@@ -9,9 +9,9 @@ import torch
 
 from tahr.backends.api import Activation, Rows, Tensor
 from tahr.backends.cuda.kernels import fp8, fp8_few, linear, narrow_linear, packed
-from tahr.backends.cuda.late_rows import LateRows
 from tahr.backends.cuda.layouts.fp8 import Fp8Matrix
-from tahr.backends.cuda.vectors import F32, Compact, most_vectors, vector_product, wider
+from tahr.backends.cuda.ops.late_rows import LateRows
+from tahr.backends.cuda.ops.vectors import F32, Compact, most_vectors, vector_product, wider
 
 Bias: TypeAlias = torch.Tensor | None
 

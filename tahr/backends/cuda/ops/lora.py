@@ -32,9 +32,9 @@ from tahr.backends.cuda.kernels.lora import (
     expand_behind,
     shrink,
 )
-from tahr.backends.cuda.spare_rows import RowRun, RowRuns, SpareRows, whole_tiles
-from tahr.backends.cuda.steps import N_STAGING, Staging
-from tahr.backends.cuda.weights import SHORT
+from tahr.backends.cuda.ops.spare_rows import RowRun, RowRuns, SpareRows, whole_tiles
+from tahr.backends.cuda.ops.step_inputs import N_STAGING, Staging
+from tahr.backends.cuda.ops.vectors import SHORT
 from tahr.weights.tensor import HostTensor
 
 HEADER = 8  # int32 numbers before the records: how many tiles each round has; records begin at a multiple of 32 bytes
