@@ -24,6 +24,11 @@ def split(pixels: Pixels, tile: int) -> Pixels:
     return pixels.reshape(n_high, tile, n_wide, tile, 3).transpose(0, 2, 1, 3, 4).reshape(-1, tile, 3)
 
 
+def n_tiles(grid: Size) -> int:
+    n_wide, n_high = grid
+    return n_wide * n_high
+
+
 @dataclass(frozen=True, slots=True)
 class Pressed:
     """The grid whose proportions are nearest to an image's, which is pressed into it; behind the tiles all of it as one
@@ -54,8 +59,9 @@ class Pressed:
     def _grids(self) -> list[Size]:
         """Columns and rows of all grids, the smallest first."""
         sides = range(1, self.most + 1)
-        found = [(n_wide, n_high) for n_wide in sides for n_high in range(1, self.most // n_wide + 1)]
-        return sorted((each for each in found if each[0] * each[1] >= self.least), key=lambda each: each[0] * each[1])
+        grids = [(n_wide, n_high) for n_wide in sides for n_high in range(1, self.most // n_wide + 1)]
+        enough = [grid for grid in grids if n_tiles(grid) >= self.least]
+        return sorted(enough, key=n_tiles)
 
     def for_tokens(self, n_tokens: int, n_each: int) -> "Pressed":
         """A copy whose images have so many tokens at most, at `n_each` a tile, and never less than a tile."""
@@ -64,7 +70,8 @@ class Pressed:
 
     def pixels(self, image: "Image", resample: int) -> Pixels:
         """The tiles below each other, row by row: [n * tile, tile, 3]."""
-        tiles = split(np.array(image.resize(self(*image.size), resample=resample)), self.tile)
+        pressed = image.resize(self(*image.size), resample=resample)
+        tiles = split(np.array(pressed), self.tile)
         if len(tiles) == self.tile:
             return tiles
         whole = np.array(image.resize((self.tile, self.tile), resample=resample))
@@ -85,9 +92,11 @@ class Centred:
         most_left = 0
         least_beside = float("inf")
         for size in self.sizes:
-            scale = min(size[0] / width, size[1] / height)
-            left = min(int(width * scale) * int(height * scale), width * height)
-            beside = size[0] * size[1] - left
+            full_width, full_height = size
+            scale = min(full_width / width, full_height / height)
+            scaled = int(width * scale) * int(height * scale)
+            left = min(scaled, width * height)
+            beside = full_width * full_height - left
             if left > most_left or (left == most_left and beside < least_beside):
                 found = size
                 most_left = left

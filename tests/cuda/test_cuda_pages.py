@@ -75,7 +75,7 @@ def same(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
 def test_pieces_are_gathered_and_scattered_exactly(be: Backend) -> None:
     import torch
 
-    from tahr.backends.cuda.pages import PieceTable
+    from tahr.backends.cuda.piece_table import PieceTable
 
     def numbers(pages: list[int]) -> torch.Tensor:
         return torch.tensor(pages, dtype=torch.int32, device=kv.layers[0].device)

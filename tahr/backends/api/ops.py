@@ -20,15 +20,15 @@ from tahr.backends.api.arguments import (
     StateSpace,
 )
 from tahr.backends.api.memory import KVShape, LayerMemory
-from tahr.backends.api.recording import Recording
+from tahr.backends.api.slot_rows import SlotRowOps
 from tahr.backends.api.step import StepInputs
-from tahr.backends.api.tensors import Floats, JoinedLinears, Linear, Rows, Tensor, Vector, Weight
+from tahr.backends.api.tensors import Floats, JoinedLinears, Linear, Tensor, Vector, Weight
 from tahr.errors import UnsupportedModel
 
 Net = TypeVar("Net", DeltaNet, StateSpace)
 
 
-class Ops(Recording):
+class Ops(SlotRowOps):
     """The ops of a device. Fused ops have default bodies of smaller ones: right everywhere, fast where overridden.
 
     Recurrent ones have default bodies that compute on the host.
@@ -39,6 +39,14 @@ class Ops(Recording):
 
     def check_attention(self, spec: AttentionSpec, shape: KVShape, n_heads: int) -> None:
         """Refuse, when a model is loaded, a layer whose attention this backend cannot compute."""
+
+    def check_drafter(self) -> None:
+        """Refuse, when a model is loaded, a drafter that reads rows of its layers, where none has run yet."""
+        if not self.runs_drafters:
+            raise UnsupportedModel(
+                f"Drafters that are trained for a model do not run on the {self.name} backend yet: take a smaller "
+                "model of the same vocabulary, --spec-ngram, or the cpu backend."
+            )
 
     def check_delta_net(self, net: DeltaNet) -> None:
         """Refuse, when a model is loaded, a recurrent layer that this backend cannot compute."""
@@ -55,61 +63,6 @@ class Ops(Recording):
     @abstractmethod
     def embed_positions(self, table: Weight, step: StepInputs) -> Tensor:
         """Row `positions[t]` of the table, dequantised exactly: [n_tokens, n_cols]."""
-
-    def check_cross(self) -> None:
-        """Refuse, when a model is loaded, one whose tokens look at rows of an encoder, where this backend cannot."""
-        if not self.stores_cross:
-            raise UnsupportedModel(
-                f"This model's tokens look at the rows of a recording, which the {self.name} backend does not have "
-                "yet: choose the cpu backend, or another model."
-            )
-
-    def store_cross(self, keys: Tensor, values: Tensor, rotation: Rotation, memory: LayerMemory) -> None:
-        """The key and value of row i go to the place `step.row_target[i]` of a layer of `step.target_memory`, each as
-        `rope_and_cache` stores it."""
-        step = memory.step
-        places = np.broadcast_to(step.row_target, (memory.group + 1, len(step.row_target)))
-        self.rope_and_cache([keys, keys, values], rotation, replace(memory, step=replace(step, slot_mapping=places)))
-
-    def check_drafter(self) -> None:
-        """Refuse, when a model is loaded, a drafter that reads rows of its layers, where none has run yet."""
-        if not self.runs_drafters:
-            raise UnsupportedModel(
-                f"Drafters that are trained for a model do not run on the {self.name} backend yet: take a smaller "
-                "model of the same vocabulary, --spec-ngram, or the cpu backend."
-            )
-
-    def check_rows(self) -> None:
-        """Refuse, when a model is loaded, one that reads or writes row slots, where this backend cannot."""
-        self.check_host_body(type(self).with_rows is Ops.with_rows, "rows from another model")
-
-    def take_rows(self, step: StepInputs, width: int, begin: int = 0) -> Tensor:
-        """Columns begin .. begin + width of the row that `step.row_of` names for each token; -1: zeros."""
-        zeros = self.tensor(np.zeros((step.n_tokens, width), np.float32))
-        return self.with_rows(replace(zeros, rows=Rows.TOKENS), step, begin=begin)
-
-    def with_rows(self, x: Tensor, step: StepInputs, add: bool = False, begin: int = 0) -> Tensor:
-        """x, but for tokens with a row: columns begin .. begin + x.width of that in its place, or added to it."""
-        assert step.rows
-        out = np.array(self.read(x))
-        slots = step.row_of[: len(out)]
-        found = step.rows.data[slots[slots >= 0], begin : begin + x.width]
-        out[slots >= 0] = out[slots >= 0] + found if add else found
-        return self.rows_like(x, out)
-
-    def store_rows(self, x: Tensor, step: StepInputs, begin: int = 0) -> None:
-        """Every row of x that `step.row_target` names a slot for goes there, to columns from `begin` on."""
-        assert step.target_rows
-        rows = self.read(x)
-        slots = step.row_target[: len(rows)]
-        step.target_rows.data[slots[slots >= 0], begin : begin + x.width] = rows[slots >= 0]
-
-    def join_rows(self, x: Tensor, n: int, step: StepInputs) -> Tensor:
-        """Every n neighbours among the rows of a step's tokens as one: rows n * i .. n * i + n - 1 become row i.
-
-        The step has as many logit rows.
-        """
-        return Tensor(n * x.width, Rows.LOGITS, self.tensor(np.array(self.read(x)).reshape(-1, n * x.width)).data)
 
     @abstractmethod
     def rms_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
@@ -144,7 +97,8 @@ class Ops(Recording):
         rows = self.read(x)
         heads = rows.reshape(len(rows), n_heads, -1)
         centred = heads - heads.mean(axis=-1, keepdims=True)
-        normed = centred / np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + np.float32(eps))
+        variance = np.square(centred).mean(axis=-1, keepdims=True)
+        normed = centred / np.sqrt(variance + np.float32(eps))
         return self.rows_like(x, normed.reshape(rows.shape) * self.vector_values(gain))
 
     @abstractmethod
@@ -249,19 +203,37 @@ class Ops(Recording):
         qkv.clear()
         return self.attention(q, spec, memory)
 
+    def check_cross(self) -> None:
+        """Refuse, when a model is loaded, one whose tokens look at rows of an encoder, where this backend cannot."""
+        if not self.stores_cross:
+            raise UnsupportedModel(
+                f"This model's tokens look at the rows of a recording, which the {self.name} backend does not have "
+                "yet: choose the cpu backend, or another model."
+            )
+
+    def store_cross(self, keys: Tensor, values: Tensor, rotation: Rotation, memory: LayerMemory) -> None:
+        """The key and value of row i go to the place `step.row_target[i]` of a layer of `step.target_memory`, each as
+        `rope_and_cache` stores it."""
+        step = memory.step
+        places = np.broadcast_to(step.row_target, (memory.group + 1, len(step.row_target)))
+        stored = replace(memory, step=replace(step, slot_mapping=places))
+        self.rope_and_cache([keys, keys, values], rotation, stored)
+
     def delta_net(self, parts: Sequence[Tensor], net: DeltaNet, memory: LayerMemory) -> Tensor:
         """Apply `net` to (queries, keys and values as one; z; beta; alpha): [n, n_v_heads * v_dim].
 
         The layer's state is [state_width] per sequence; in it, a sequence goes on from where its last step ended.
         """
         host_net = self.with_host_vectors(net)
-        out = recurrence.delta_net([np.array(self.read(part)) for part in parts], host_net, memory)
+        rows = [np.array(self.read(part)) for part in parts]
+        out = recurrence.delta_net(rows, host_net, memory)
         return self.rows_like(parts[0], out)
 
     def state_space(self, parts: Sequence[Tensor], net: StateSpace, memory: LayerMemory) -> Tensor:
         """Apply `net` to (z; x, B and C as one; dt): [n, n_heads * head_dim]. The state is like `delta_net`'s."""
         host_net = self.with_host_vectors(net)
-        out = recurrence.state_space([np.array(self.read(part)) for part in parts], host_net, memory)
+        rows = [np.array(self.read(part)) for part in parts]
+        out = recurrence.state_space(rows, host_net, memory)
         return self.rows_like(parts[0], out)
 
     def vector_values(self, vector: Vector) -> Floats:
@@ -271,9 +243,11 @@ class Ops(Recording):
 
     def with_host_vectors(self, net: Net) -> Net:
         """A copy of the net with its vectors on the host."""
-        values = ((field.name, getattr(net, field.name)) for field in fields(net))
-        vectors = {name: value for name, value in values if isinstance(value, Vector)}
-        changes: dict[str, Any] = {name: Vector(v.width, self.vector_values(v)) for name, v in vectors.items()}
+        changes: dict[str, Any] = {}
+        for field in fields(net):
+            value = getattr(net, field.name)
+            if isinstance(value, Vector):
+                changes[field.name] = Vector(value.width, self.vector_values(value))
         return replace(net, **changes)
 
     @abstractmethod

@@ -85,7 +85,8 @@ def taken_bytes(tensor: HostTensor, device: torch.device, packs: bool, free_shar
     form = tensor.format.name
     n_values = tensor.n_values
     is_matrix = len(tensor.shape) == 2
-    dense: int = n_values * (KEPT[form][0] if form in KEPT else torch.bfloat16).itemsize
+    dtype = KEPT[form][0] if form in KEPT else torch.bfloat16
+    dense: int = n_values * dtype.itemsize
     if tensor.stored_as == "fp8":
         return n_values + 4 * tensor.shape[0]
     if tensor.stored_as == "q8_0":
@@ -103,13 +104,15 @@ def taken_bytes(tensor: HostTensor, device: torch.device, packs: bool, free_shar
         return kept
     free, total = free_and_total(device)
     # The packed matrix itself is there when `has_memory` looks.
-    return kept + copy if free - n_taken - kept - copy >= free_share * total else kept
+    n_left = free - n_taken - kept - copy
+    return kept + copy if n_left >= free_share * total else kept
 
 
 def free_and_total(device: torch.device) -> tuple[int, int]:
     """The memory of a card; what torch holds but does not use is free too."""
     free, total = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device), total
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return free + unused, total
 
 
 def has_memory(device: torch.device, matrix: CodedMatrix | Fp8Matrix, free_share: float) -> bool:
@@ -117,7 +120,8 @@ def has_memory(device: torch.device, matrix: CodedMatrix | Fp8Matrix, free_share
     if device.type != "cuda":
         return False
     free, total = free_and_total(device)
-    return bool(free - math.prod(matrix.shape) * matrix.dtype.itemsize >= free_share * total)
+    n_bytes = math.prod(matrix.shape) * matrix.dtype.itemsize
+    return bool(free - n_bytes >= free_share * total)
 
 
 def take_dense(tensor: HostTensor, device: torch.device) -> Weight:
@@ -171,14 +175,17 @@ def join(linears: Sequence[Linear], lora_rows: int) -> JoinedLinears:
         one = spare.matrix[: spare.n_out] if spare else torch.cat(matrices)
         views = list(one.split(heights))
     else:
-        one = (joined_fp8 if isinstance(matrices[0], Fp8Matrix) else joined)(matrices)
+        join_matrices = joined_fp8 if isinstance(matrices[0], Fp8Matrix) else joined
+        one = join_matrices(matrices)
         ends = accumulate(heights)
         views = [one.rows(end - height, end) for end, height in zip(ends, heights, strict=True)]
     biases = [linear.bias.data for linear in linears if linear.bias is not None]
-    parts = (
-        replace(linear, weight=replace(linear.weight, data=view)) for linear, view in zip(linears, views, strict=True)
-    )
-    return JoinedLinears(tuple(parts), JoinedMatrix(one, torch.cat(biases) if biases else None, heights), spare)
+    bias = torch.cat(biases) if biases else None
+    parts = []
+    for linear, view in zip(linears, views, strict=True):
+        weight = replace(linear.weight, data=view)
+        parts.append(replace(linear, weight=weight))
+    return JoinedLinears(tuple(parts), JoinedMatrix(one, bias, heights), spare)
 
 
 def may_have_spare_rows(linears: Sequence[Linear]) -> bool:

@@ -8,8 +8,9 @@ from hashlib import blake2b
 from tahr.engine.engine import Engine
 from tahr.engine.sequences.prompt_rows import PromptRows, RowSource, rows_of_input
 from tahr.kv.prefix import HASH_BYTES
+from tahr.library.transcribing.beams import BeamTexts
 from tahr.library.transcribing.looking import LookedAt
-from tahr.library.transcribing.searches import BeamTexts, IndependentTexts, NextRow, WindowTask
+from tahr.library.transcribing.searches import IndependentTexts, NextRow, WindowTask
 from tahr.models.config.record import ModelConfig
 from tahr.speech.audio.windows import SoundReader, SoundWindow
 from tahr.speech.decoding.results import Heard, SpokenSegment

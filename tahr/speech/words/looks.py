@@ -29,7 +29,9 @@ class Looks:
 
 def alignment_of(looks: Looks, n_rows: int) -> Floats:
     """The mean of all heads, each by how much more a token looks at a row than others do: [n_tokens, n_rows]."""
-    total: Floats = np.zeros((looks.queries.shape[1], min(n_rows, looks.keys.shape[1])), np.float32)
+    n_tokens = looks.queries.shape[1]
+    n_seen = min(n_rows, looks.keys.shape[1])
+    total: Floats = np.zeros((n_tokens, n_seen), np.float32)
     for weights in looks.weights(n_rows):
         deviation = weights.std(axis=0, keepdims=True)
         normed = (weights - weights.mean(axis=0, keepdims=True)) / np.where(deviation > 0, deviation, 1)
