@@ -45,5 +45,6 @@ check() {  # name executable: one line per agent
 check opencode "$work/node_modules/.bin/opencode"
 check claude "$work/node_modules/.bin/claude"
 check codex "$work/node_modules/.bin/codex"
+check codex-websocket "$work/node_modules/.bin/codex"
 check aider "$venv/bin/aider"
 exit $failed

@@ -95,6 +95,8 @@ class App:
             account = request.account
             client = request.client if state.keys.is_open else account.name
             state.rate_limits.check(client, account.requests_per_minute)
+        if request.offer and request.offer.protocol == "websocket" and route.socket:
+            return await route.socket(request, state)
         return await self._respond(request, route)
 
     async def _respond(self, request: HttpRequest, route: Route) -> None:

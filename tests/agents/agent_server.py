@@ -16,7 +16,7 @@ def main(agent: str, log: Path) -> None:
     def play(messages: list[Message], tools: list[dict[str, Any]]) -> str:
         names = {tool["function"]["name"] for tool in tools}
         is_task = any(TASK in text_of(message) for message in messages)
-        reply = PLAYS[agent](messages, names) if is_task else TITLE
+        reply = PLAYS[agent.partition("-")[0]](messages, names) if is_task else TITLE
         with log.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"messages": messages, "tools": sorted(names), "reply": reply}) + "\n")
         return reply

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ class Agent:
     prepare: Callable[[Path, str], None] = lambda project, address: None
     check: Callable[[Requests, str], None] = lambda requests, output: None
     routes: set[str] = field(default_factory=lambda: {"/v1/chat/completions"})
+    n_websockets: int = 0  # connections it opens
+    finishes: set[str] = field(default_factory=lambda: {"stop", "tool_calls"})
 
 
 # ---- opencode -------------------------------------------------------------------------------------------------
@@ -101,8 +104,8 @@ def claude_environment(address: str) -> dict[str, str]:
     return {"ANTHROPIC_BASE_URL": address, "ANTHROPIC_AUTH_TOKEN": "none", **models, **silent}
 
 
-def codex_command(address: str) -> list[str]:
-    provider = f'{{name="Tahr", base_url="{address}/v1", wire_api="responses"}}'
+def codex_command(address: str, more: str = "") -> list[str]:
+    provider = f'{{name="Tahr", base_url="{address}/v1", wire_api="responses"{more}}}'
     settings = ['model_provider="tahr"', f"model_providers.tahr={provider}", 'web_search="disabled"']
     options = [word for setting in settings for word in ("-c", setting)]
     # The sandbox needs rights that a container does not give; the project is made for this and thrown away.
@@ -126,6 +129,13 @@ AGENTS = {
         command=codex_command,
         check=check_tool_session,
         routes={"/v1/responses"},
+    ),
+    "codex-websocket": Agent(
+        command=partial(codex_command, more=", supports_websockets=true"),
+        check=check_tool_session,
+        routes={"/v1/responses"},
+        n_websockets=1,
+        finishes={"stop", "length"},  # the prompt of its tools is computed ahead
     ),
     "aider": Agent(
         command=lambda address: AIDER,
@@ -197,11 +207,12 @@ def run(name: str, executable: str, folder: Path) -> None:
 
 def check_log(log: str, agent: Agent) -> None:
     """Requests were streamed, came to the agent's route, and ended well."""
+    assert len(re.findall(r"^websocket opened", log, re.M)) == agent.n_websockets, log
     starts = re.findall(r"^start .*route=(\S+).* stream=(\w+)", log, re.M)
     assert {route for route, _ in starts} <= agent.routes, starts
     assert sum(stream == "True" for _, stream in starts) >= 2, starts
     finishes = re.findall(r"^done .*finish=(\S+)", log, re.M)
-    assert len(finishes) == len(starts) and set(finishes) <= {"stop", "tool_calls"}, finishes
+    assert len(finishes) == len(starts) and set(finishes) <= agent.finishes, finishes
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ SERVER = (
     Option(("--rate-limit-total",), "rate_limit_total", whole_number, "requests per minute of all keys together"),
     Option(("--max-body-bytes",), "max_body_bytes", whole_number, "largest request body (default 10 MiB)"),
     Option(("--max-requests",), "max_requests", whole_number, "requests in flight before 503 (default 4096)"),
+    Option(("--max-websockets",), "max_websockets", whole_number, "WebSockets that may be open (default 256; 0: none)"),
     Option(
         ("--models-budget",),
         "models_budget_bytes",

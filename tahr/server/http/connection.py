@@ -2,14 +2,17 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 # keys of the scope: a `Connection`; the body has arrived
 CONNECTION = "tahr.connection"
 COMPLETE = "tahr.complete"
 ON_BEHALF = "tahr.on_behalf"  # an `OnBehalf`, where the server itself makes the request
+OFFER = "tahr.offer"  # an `UpgradeOffer`, where the client would rather speak another protocol
+SOCKET = "tahr.socket"  # the number of the WebSocket that the request came over, as a message
 UNFRAMED = "tahr.unframed"  # a function, where the client knows no chunks: the stream that follows ends by closing
 SLOWEST_BYTES_PER_S = 16 * 1024  # slowest client that is allowed, after the first `reader_timeout_s`
 
@@ -57,6 +60,31 @@ class Connection:
         self._is_lost = True
         for callback in list(self._on_lost):
             callback()
+
+
+class Upgraded(Protocol):
+    """The owner of a connection after another protocol was agreed on."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a reply is due, or on its way."""
+
+    def received(self, data: bytes) -> None: ...
+    def lost(self) -> None: ...
+    def close(self) -> None:
+        """Say that the server ends, and close."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeOffer:
+    """A client's wish to speak another protocol, and what its fulfilment takes."""
+
+    protocol: str
+    app: Callable[..., Awaitable[None]]  # answers requests
+    start: Callable[[Coroutine[Any, Any, None]], None]  # runs work of the connection
+    transport: "CoalescingTransport"
+    flow: Flow
+    switch: Callable[[bytes, Upgraded], None]  # sends the head of the response that agrees
 
 
 class CoalescingTransport:

@@ -3,6 +3,7 @@
 import asyncio
 import select
 import socket
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,16 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from tahr.server.http.connection import COMPLETE, CONNECTION, UNFRAMED, CoalescingTransport, Connection
+from tahr.server.http.connection import (
+    COMPLETE,
+    CONNECTION,
+    OFFER,
+    UNFRAMED,
+    CoalescingTransport,
+    Connection,
+    Upgraded,
+    UpgradeOffer,
+)
 from tahr.server.http.errors import Envelope, HttpError, request_id
 
 MAX_HEAD_BYTES = 64 * 1024  # limit on heads, trailers, and bytes between two pieces of a body
@@ -34,6 +44,8 @@ class BoundedProtocol(HttpToolsProtocol):
     _in_message = False
     _in_body = False
     _upgrades = False  # the head offers another protocol
+    _offered = b""  # name of the protocol that the head offers
+    _upgraded: Upgraded | None = None  # has the connection from then on
     _timer: asyncio.TimerHandle | None = None  # closes the connection
     _half_closed = False  # the client sends no more
     _probe_timer: asyncio.TimerHandle | None = None
@@ -53,7 +65,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends no more: it waits for its replies, or has gone altogether, which only writing can tell."""
-        if self._in_message or self._is_idle:
+        if self._in_message or self._is_idle or self._upgraded:
             return False  # close: no reply is due, or its request will never be complete
         self._half_closed = True
         self._probe_timer = self.loop.call_later(PROBE_S, self._probe, False)
@@ -83,6 +95,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._coalescing.reader_caught_up()
         super().connection_lost(exc)
         self._connection.lost()
+        if self._upgraded:
+            self._upgraded.lost()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -93,6 +107,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
+        if self._upgraded:
+            return self._upgraded.received(data)
         self._unset_keepalive_if_required()
         self._n_head_bytes += len(data)  # provisional: `on_body` takes back bytes that were none of a head
         try:
@@ -105,6 +121,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(*TOO_LARGE)
         elif self._timer is None and not self._in_message and self._is_idle:
             self._close_after(HEAD_TIMEOUT_S)  # bytes between two requests begin none
+        return None
 
     @property
     def _is_idle(self) -> bool:
@@ -113,6 +130,8 @@ class BoundedProtocol(HttpToolsProtocol):
     @property
     def is_busy(self) -> bool:
         """Whether a reply is due, or on its way."""
+        if self._upgraded and self._upgraded.is_busy:
+            return True
         return not self._is_idle or self._coalescing.has_unsent
 
     @property
@@ -149,6 +168,8 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._running = self.cycle
             if self.parser.get_http_version() == "1.0":
                 self.scope[UNFRAMED] = partial(leave_unframed, self.cycle)  # type: ignore[literal-required]
+            if self._offered and not self.pipeline:
+                self.scope[OFFER] = self._offer()  # type: ignore[literal-required]
             self._read_on()
 
     def on_body(self, body: bytes) -> None:
@@ -178,6 +199,31 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_body and self._is_idle:
             self._close_after(LINGER_S)
 
+    # ---- another protocol -------------------------------------------------------------------------------------
+
+    def _offer(self) -> UpgradeOffer:
+        protocol = self._offered.decode("latin-1").lower()
+        self._offered = b""
+        return UpgradeOffer(protocol, self.app, self._start, self._coalescing, self.flow, self._switch)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def _switch(self, head: bytes, upgraded: Upgraded) -> None:
+        """The request that asked for it is answered by the head alone."""
+        self._cancel_timer()
+        self.cycle.response_started = self.cycle.response_complete = True
+        self._upgraded = upgraded
+        self.transport.write(head)
+
+    def shutdown(self) -> None:
+        if self._upgraded:
+            self._upgraded.close()
+        else:
+            super().shutdown()
+
     # ---- ends -------------------------------------------------------------------------------------------------
 
     def _parse_without_upgrade(self, rest: bytes) -> None:
@@ -186,6 +232,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return self._refuse(*NOT_HTTP)
         head = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
         head += [b"%b: %b" % pair for pair in self.headers if pair[0] != b"upgrade"]
+        self._offered = dict(self.headers).get(b"upgrade", b"")
         self.parser = httptools.HttpRequestParser(self)
         try:
             self.parser.feed_data(b"\r\n".join(head) + b"\r\n\r\n" + rest)

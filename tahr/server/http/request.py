@@ -12,10 +12,13 @@ from tahr.server.http.accounts import NOBODY, Account
 from tahr.server.http.connection import (
     COMPLETE,
     CONNECTION,
+    OFFER,
     ON_BEHALF,
     SLOWEST_BYTES_PER_S,
+    SOCKET,
     UNFRAMED,
     Connection,
+    UpgradeOffer,
 )
 from tahr.server.http.errors import Envelope, ErrorReply, HttpError
 from tahr.server.http.records import RequestRecord
@@ -92,7 +95,9 @@ class HttpRequest:
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._limits = limits
+        self.limits = limits
+        self.offer: UpgradeOffer | None = scope.get(OFFER)
+        self.socket: int | None = scope.get(SOCKET)
         self._connection: Connection = scope[CONNECTION]
         self.send_chunk: Callable[[bytes], bool] = self._connection.send_chunk
         self.drained = self._connection.drained
@@ -119,15 +124,15 @@ class HttpRequest:
         return self.data
 
     async def _read_in_time(self) -> bytes:
-        self._limits.arriving.add(self)
+        self.limits.arriving.add(self)
         try:
             with self.cancellable():
-                async with asyncio.timeout(self._limits.timeout_s):
+                async with asyncio.timeout(self.limits.timeout_s):
                     return await self._read()
         except TimeoutError:
-            raise too_slow(f"The body did not arrive within {self._limits.timeout_s:g} seconds.") from None
+            raise too_slow(f"The body did not arrive within {self.limits.timeout_s:g} seconds.") from None
         finally:
-            self._limits.arriving.discard(self)
+            self.limits.arriving.discard(self)
 
     async def _read(self) -> bytes:
         parts: list[bytes] = []
@@ -145,7 +150,7 @@ class HttpRequest:
             parts.append(message.get("body", b""))
             n_bytes += len(parts[-1])
             self._check_size(n_bytes)
-            self._limits.memory.hold(len(parts[-1]))
+            self.limits.memory.hold(len(parts[-1]))
             self._n_held_bytes = n_bytes
             if not message.get("more_body"):
                 return b"".join(parts)
@@ -154,13 +159,13 @@ class HttpRequest:
         """Give the body to `take` piece by piece as it comes: nothing of it is kept, and its pace has a bound."""
         self._check_coding()
         check_size(int(length) if (length := self.header("content-length")).isdigit() else 0, max_bytes)
-        self._limits.arriving.add(self)
+        self.limits.arriving.add(self)
         self._is_read = True
         try:
             with self.cancellable():
                 await self._stream_body(take, max_bytes)
         finally:
-            self._limits.arriving.discard(self)
+            self.limits.arriving.discard(self)
         self.record.arrived = perf_counter()
 
     async def _stream_body(self, take: Callable[[bytes], Awaitable[None]], max_bytes: int) -> None:
@@ -168,7 +173,7 @@ class HttpRequest:
         waited_s = 0.0  # without the time that it takes to use the pieces
         more = True
         while more:
-            left_s = self._limits.timeout_s + n_bytes / SLOWEST_BYTES_PER_S - waited_s
+            left_s = self.limits.timeout_s + n_bytes / SLOWEST_BYTES_PER_S - waited_s
             began = perf_counter()
             try:
                 async with asyncio.timeout(max(0.0, left_s)):
@@ -185,7 +190,7 @@ class HttpRequest:
 
     def release_body(self) -> None:
         """The request is over."""
-        self._limits.memory.n_bytes -= self._n_held_bytes
+        self.limits.memory.n_bytes -= self._n_held_bytes
         self._n_held_bytes = 0
 
     def _check_coding(self) -> None:
@@ -195,7 +200,7 @@ class HttpRequest:
             raise HttpError(415, message, code="unsupported_encoding", headers={"connection": "close"})
 
     def _check_size(self, n_bytes: int) -> None:
-        check_size(n_bytes, self._limits.max_bytes)
+        check_size(n_bytes, self.limits.max_bytes)
 
     # ---- the response -----------------------------------------------------------------------------------------
 

@@ -106,6 +106,7 @@ class ServerMetrics(Observer):
         )
         self.tokens = counter("generation_tokens_total", "generation_tokens_total", "Generated tokens.")
         self.active = Metric("gauge", ("tahr_requests_active",), "Generation requests in flight.")
+        self.websockets = Metric("gauge", ("tahr_websockets",), "WebSockets that are open.", {(): 0})
         self.rejected = Metric(
             "counter", ("tahr_admission_rejected_requests_total",), "Requests refused with 429 or 503.", {(): 0}
         )

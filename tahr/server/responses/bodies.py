@@ -110,3 +110,10 @@ class ResponsesBody(InputTokensBody, kw_only=True):
     prompt_cache_options: Inert = None
     prompt_cache_retention: Inert = None
     client_metadata: Inert = None
+
+
+class SocketBody(ResponsesBody, kw_only=True):
+    """A message of a WebSocket, which is always answered by a stream."""
+
+    type: str = ""
+    generate: bool | None = None  # false: the prompt is only computed ahead

@@ -38,6 +38,7 @@ class ResponseOptions:
     names: FunctionNames
     as_summary: bool = False  # thoughts come as a summary
     keep: Callable[[ResponseReply], None] | None = None  # called with a finished reply
+    is_ahead: bool = False  # only the prompt is computed: without output it is complete
 
 
 class ResponseFormatter:
@@ -142,7 +143,7 @@ class ResponseFormatter:
         return self._finished(items, reason, usage)
 
     def _finished(self, items: list[OutputItem], reason: str, usage: Usage) -> ResponseReply:
-        status = status_of(reason)
+        status = "completed" if self._requested.is_ahead else status_of(reason)
         is_complete = status == "completed"
         reply = replace(
             self._begun,

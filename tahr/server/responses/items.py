@@ -15,7 +15,7 @@ def as_items(given: str | list[InputItem] | None) -> list[InputItem]:
     return [InputItem(role="user", content=given)] if isinstance(given, str) else given or []
 
 
-def chat_messages(instructions: str | None, items: Iterable[InputItem]) -> list[Message]:
+def chat_messages(instructions: str | None, items: Iterable[InputItem], needs_turn: bool = True) -> list[Message]:
     """The conversation, instructions first."""
     turns = Turns()
     if instructions:
@@ -25,7 +25,7 @@ def chat_messages(instructions: str | None, items: Iterable[InputItem]) -> list[
             raise unreadable(f"input[{i}]", item.type)
         turns.add(KINDS[item.type](item, f"input[{i}]"))
     made = turns.messages()
-    if not made or made[-1].role == "system":
+    if not made or (needs_turn and made[-1].role == "system"):
         raise bad_field("input", "input holds nothing to reply to: send at least one message of the user.")
     return made
 

@@ -22,7 +22,7 @@ from tahr.server.replies.chat import prompt_of, turn_of
 from tahr.server.replies.params import params_of
 from tahr.server.replies.prompts import check_chat_size
 from tahr.server.replies.served import ServedRequest, limits_of, reply_to
-from tahr.server.responses.bodies import InputItem, InputPart, InputTokensBody, ResponsesBody
+from tahr.server.responses.bodies import InputItem, InputPart, InputTokensBody, ResponsesBody, SocketBody
 from tahr.server.responses.fields import (
     SENT_NAMES,
     check_harmless,
@@ -40,18 +40,33 @@ from tahr.server.responses.replies import DeletedResponse, InputTokensReply, Ite
 from tahr.server.state.state import ServerState
 
 BODY = msgspec.json.Decoder(ResponsesBody)
+SOCKET_BODY = msgspec.json.Decoder(SocketBody)
 COUNT_BODY = msgspec.json.Decoder(InputTokensBody)
 ITEM = msgspec.json.Decoder(InputItem)
 BELOW = "/v1/responses/"
+NO_ITEMS = StoredItems(())
 encode = msgspec.json.encode
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Whose conversations a request may continue."""
+
+    owner: str
+    socket: int | None = None  # number of its WebSocket, which has a last response of its own
+    stores: bool = True
+
+    @classmethod
+    def of(cls, request: HttpRequest) -> "Asker":
+        return cls(owner_of(request), request.socket, stores=request.on_behalf is None)
 
 
 @dataclass(frozen=True, slots=True)
 class Continued:
     """A conversation, and a request's addition to it."""
 
-    store: ResponseStore
-    owner: str
+    state: ServerState
+    asker: Asker
     parent: StoredResponse | None
     new: list[InputItem]
 
@@ -60,14 +75,32 @@ class Continued:
         before = [ITEM.decode(item) for item in self.parent.conversation()] if self.parent else []
         return [*before, *self.new]
 
-    def keeper(self) -> Callable[[ResponseReply], None]:
+    def keeper(self, stores: bool) -> Callable[[ResponseReply], None] | None:
+        """Keeps what becomes of it, if anybody does."""
+        if stores:
+            return self._storer()
+        return None if self.asker.socket is None else self._recent_keeper(self.asker.socket)
+
+    def _storer(self) -> Callable[[ResponseReply], None]:
         """Stores what becomes of it. What grows with the request is made here, because replies end on the loop."""
         shown = [shown_input(item) for item in self.new]
         inputs = StoredItems(StoredItem(item["id"], encode(item)) for item in shown)
 
         def keep(reply: ResponseReply) -> None:
             outputs = StoredItems(StoredItem(item.id, encode(item)) for item in reply.output)
-            self.store.add(self.owner, StoredResponse(reply.id, encode(reply), inputs, outputs, self.parent))
+            stored = StoredResponse(reply.id, encode(reply), inputs, outputs, self.parent)
+            self.state.responses.add(self.asker.owner, stored)
+
+        return keep
+
+    def _recent_keeper(self, socket: int) -> Callable[[ResponseReply], None]:
+        """Likewise, but for the WebSocket alone, and without a parent, which others may forget."""
+        before = self.parent.conversation() if self.parent else []
+        inputs = [*before, *(encode(shown_input(item)) for item in self.new)]
+
+        def keep(reply: ResponseReply) -> None:
+            items = StoredItems(StoredItem("", item) for item in [*inputs, *map(encode, reply.output)])
+            self.state.recent.put(socket, StoredResponse(reply.id, b"", items, NO_ITEMS))
 
         return keep
 
@@ -81,30 +114,32 @@ async def create_response(request: HttpRequest, state: ServerState) -> None:
     await reply_to(
         request,
         state,
-        partial(read, state, owner_of(request), request.on_behalf is None),
+        partial(read, state, Asker.of(request)),
         SENT_NAMES,
         stored_bytes(store),
     )
 
 
-def read(state: ServerState, owner: str, stores: bool, data: bytes, caller: Caller) -> ServedRequest:
-    body = decode(BODY, data)
-    continued = conversation_of(state.responses, owner, body)
+def read(state: ServerState, asker: Asker, data: bytes, caller: Caller) -> ServedRequest:
+    body = decode(BODY, data) if asker.socket is None else as_body(decode(SOCKET_BODY, data))
+    is_ahead = isinstance(body, SocketBody) and body.generate is False
+    continued = conversation_of(state, asker, body)
     check_harmless(body)
     functions, names = functions_of(body.tools or [])
-    messages = chat_messages(body.instructions, continued.items())
+    messages = chat_messages(body.instructions, continued.items(), needs_turn=not is_ahead)
     model, lora = chosen_model(state.models, body.model, None)
     check_chat_size(model.engine, messages, functions)
     constraint = grammar_of(body)
     grammar = constraint.grammar if constraint else None
     options = options_of(body, functions)
-    params = params_of({**sampling_of(body), "grammar": grammar, "lora": lora or None}, SENT_NAMES)
-    turn = turn_of(state, caller, model, messages, None)
-    prompt = prompt_of(model, messages, turn=turn)
-    if not stores:  # many thousands would take the place of all others
+    sampling = sampling_of(body) | ({"max_tokens": 1} if is_ahead else {})
+    params = params_of({**sampling, "grammar": grammar, "lora": lora or None}, SENT_NAMES)
+    turn = None if is_ahead else turn_of(state, caller, model, messages, None)
+    prompt = prompt_of(model, messages, generate=not is_ahead, turn=turn)
+    if not asker.stores or is_ahead:  # thousands of a batch would take the place of all others
         body.store = False
-    keep = None if body.store is False else continued.keeper()
-    shown = ResponseOptions(repeated(body), names, wants_summary(body), keep)
+    keep = continued.keeper(body.store is not False)
+    shown = ResponseOptions(repeated(body), names, wants_summary(body), keep, is_ahead)
     return ServedRequest(
         model=model,
         requests=[GenerationRequest(prompt, params, options.tools, options.thinking, True, caller.salt)],
@@ -114,17 +149,32 @@ def read(state: ServerState, owner: str, stores: bool, data: bytes, caller: Call
         grammar_field=constraint.field if constraint else "",
         stream=bool(body.stream),
         turn=turn,
+        prefill_only=is_ahead,
     )
 
 
-def conversation_of(store: ResponseStore, owner: str, body: InputTokensBody) -> Continued:
-    parent = store.get(owner, body.previous_response_id) if body.previous_response_id else None
+def as_body(body: SocketBody) -> SocketBody:
+    """A message as the body of a request that is streamed."""
+    if body.type != "response.create":
+        raise bad_field("type", "The type of a message must be response.create.")
+    body.stream = True
+    return body
+
+
+def conversation_of(state: ServerState, asker: Asker, body: InputTokensBody) -> Continued:
+    parent = parent_of(state, asker, body.previous_response_id) if body.previous_response_id else None
     given = as_items(body.input)
     named = [item.id for item in given if item.type == "item_reference"]
     if len(named) != len(set(named)):  # a short request could repeat a name to any size
         raise bad_field("input", "input refers to one item several times: refer to it once.")
-    new = [resolved(store, owner, item, i) for i, item in enumerate(given)]
-    return Continued(store, owner, parent, new)
+    new = [resolved(state.responses, asker.owner, item, i) for i, item in enumerate(given)]
+    return Continued(state, asker, parent, new)
+
+
+def parent_of(state: ServerState, asker: Asker, id: str) -> StoredResponse:
+    """The response that a request goes on from: the last one of its WebSocket, or a stored one."""
+    recent = None if asker.socket is None else state.recent.get(asker.socket, id)
+    return recent or state.responses.get(asker.owner, id)
 
 
 def resolved(store: ResponseStore, owner: str, item: InputItem, i: int) -> InputItem:
@@ -173,19 +223,19 @@ def shown_input(item: InputItem) -> dict[str, Any]:
 async def count_input_tokens(request: HttpRequest, state: ServerState) -> None:
     """How many tokens the prompt of a response would have."""
     data = await request.body()
-    owner = owner_of(request)
+    asker = Asker.of(request)
 
     def work() -> InputTokensReply:
-        return InputTokensReply(counted(state, owner, decode(COUNT_BODY, data)))
+        return InputTokensReply(counted(state, asker, decode(COUNT_BODY, data)))
 
     n_bytes = len(data) + stored_bytes(state.responses)
     await request.respond_json(await state.text_pool.run_for(request, work, n_bytes))
 
 
-def counted(state: ServerState, owner: str, body: InputTokensBody) -> int:
+def counted(state: ServerState, asker: Asker, body: InputTokensBody) -> int:
     check_harmless(body)
     functions, _ = functions_of(body.tools or [])
-    messages = chat_messages(body.instructions, conversation_of(state.responses, owner, body).items())
+    messages = chat_messages(body.instructions, conversation_of(state, asker, body).items())
     model, _ = chosen_model(state.models, body.model, None)
     check_chat_size(model.engine, messages, functions)
     grammar_of(body)  # refused as it would be in a response

@@ -1,6 +1,6 @@
 """The routes of OpenAI's Responses API."""
 
-from tahr.server.responses import bodies, replies, responses
+from tahr.server.responses import bodies, replies, responses, sockets
 from tahr.server.state.route import Route
 
 ROUTES = [
@@ -19,7 +19,14 @@ ROUTES = [
         bodies.InputTokensBody,
         replies.InputTokensReply,
     ),
-    Route("GET", "/v1/responses", responses.list_responses, gives=replies.ItemList, aliases=("/responses",)),
+    Route(
+        "GET",
+        "/v1/responses",
+        responses.list_responses,
+        gives=replies.ItemList,
+        aliases=("/responses",),
+        socket=sockets.open_socket,
+    ),
     Route("GET", "/v1/responses/", responses.get_response, gives=replies.ResponseReply),
     Route("DELETE", "/v1/responses/", responses.delete_response, gives=replies.DeletedResponse),
     Route("POST", "/v1/responses/{id}/cancel", responses.cancel_response, gives=replies.ResponseReply),

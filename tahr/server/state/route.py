@@ -30,6 +30,7 @@ class Route:
     aliases: tuple[str, ...] = ()  # other paths with the same handler
     takes_form: bool = False  # its body is multipart/form-data, and may be as large as a recording
     streams: str = "text/event-stream"  # the content type of streamed replies
+    socket: Handler | None = None  # takes a client that offers to speak WebSocket
 
     @property
     def summary(self) -> str:

@@ -31,6 +31,7 @@ class Settings:
     max_images: int = 32  # images of one request
     kept_image_bytes: int = 4 * 2**30  # images of all requests, as towers read them, until their replies are done
     max_requests: int = 4096  # requests in flight, running or waiting
+    max_websockets: int = 256  # connections that stay open for /v1/responses
     # limit on the memory of all loaded models; None: all are loaded at the start
     models_budget_bytes: int | None = None
     model_keep_alive_s: float | None = None  # time a model without requests stays loaded; None: for ever
@@ -72,6 +73,7 @@ class Settings:
         "max_images": whole(1, 2048),
         "kept_image_bytes": whole(1, MAX_BYTES),
         "max_requests": whole(1),
+        "max_websockets": whole(0),
         "models_budget_bytes": whole(1, MAX_BYTES),
         "model_keep_alive_s": Range(0, 1e9),
         "max_tokens_cap": whole(1),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tahr.config import sampling_values
 from tahr.generation.kept_images import KeptImages
+from tahr.server.conversations.recent import RecentResponses
 from tahr.server.conversations.sessions import Sessions
 from tahr.server.conversations.store import ResponseStore, StoreLimits
 from tahr.server.http.accounts import KeyRing
@@ -48,6 +49,7 @@ class ServerState:
         self.drain: Callable[[], None] = lambda: None  # set by the server, which ends then
         self.is_draining = False
         self.n_pulls = 0  # models that are being fetched
+        self.n_sockets = 0  # WebSockets that are open
         self.began = time.monotonic()
         self.models = ModelRegistry(settings.sampling)
         self.pool = ModelPool(self.models, settings.models_budget_bytes, settings.model_keep_alive_s)
@@ -68,6 +70,7 @@ class ServerState:
         self.sessions = Sessions(settings.session_max_entries, settings.session_max_tokens)
         limits = StoreLimits(settings.response_max_entries, settings.response_max_bytes, settings.response_max_age_s)
         self.responses = ResponseStore(limits, keeper=self._file)
+        self.recent = RecentResponses(settings.response_max_bytes)
         if self._file:
             self.responses.restore(self._file.load(settings.response_max_bytes))
         kept = open_files(settings) if settings.state_dir else None

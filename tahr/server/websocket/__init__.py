@@ -1,0 +1,1 @@
+"""WebSockets (RFC 6455) on the connections of the HTTP server, without extensions."""
