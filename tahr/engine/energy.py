@@ -9,7 +9,8 @@ from typing import NamedTuple
 from tahr.backends.api import EnergyCounter
 from tahr.engine.sequences.stats import EnergyUse, EngineStats
 
-PERIOD_S = 0.1  # between two readings: counters of cards move hardly more often
+PERIOD_S = 0.1  # counters of cards move hardly more often
+N_PERIODS = 10  # between two readings while there is work: one takes milliseconds, in which a card takes steps later
 LEAST_S = 0.3  # time measured without which there is no figure
 
 
@@ -66,11 +67,18 @@ class EnergyMeter:
         last = self._read()
         is_busy = True
         while last and is_busy and not self._closing.is_set():
-            is_busy = self._is_busy()
-            self._closing.wait(PERIOD_S)
+            is_busy = self._stays_busy()
             now = self._read()
             last = now and (self._count(last, now) if self._has_landed(last, now) or not is_busy else last)
         return last is not None
+
+    def _stays_busy(self) -> bool:
+        """Wait until the next reading is due, with one period behind the work; whether there is still some."""
+        for _ in range(N_PERIODS):
+            is_busy = self._is_busy()
+            if self._closing.wait(PERIOD_S) or not is_busy:
+                return False
+        return True
 
     def _read(self) -> CountedMoment | None:
         joules = self._counter.joules()

@@ -145,6 +145,7 @@ def wait_until(true: Callable[[], object]) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(energy, "PERIOD_S", 0.01)
+    monkeypatch.setattr(energy, "N_PERIODS", 1)
     monkeypatch.setattr(energy, "LEAST_S", 0.05)
 
 
@@ -191,6 +192,28 @@ def test_a_long_step_is_counted_when_it_lands() -> None:
     wait_until(meter.use)
     use = meter.use()
     assert use and use.prefill_j == pytest.approx(0.2 * WATTS, rel=0.3) and use.decode_j == 0
+    meter.close()
+
+
+def test_a_card_that_works_is_read_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(energy, "PERIOD_S", 0.001)
+    n_looks = 0
+    reads: list[int] = []
+
+    def is_busy() -> bool:
+        nonlocal n_looks
+        n_looks += 1
+        return n_looks <= 2 * energy.N_PERIODS + 3
+
+    def joules() -> float:
+        reads.append(n_looks)
+        return 0.0
+
+    counter: Any = SimpleNamespace(name="a card", joules=joules)
+    meter = EnergyMeter(counter, EngineStats(), is_busy)
+    meter.wake()
+    wait_until(lambda: len(reads) == 4)
+    assert reads == [0, energy.N_PERIODS, 2 * energy.N_PERIODS, 2 * energy.N_PERIODS + 4]
     meter.close()
 
 
