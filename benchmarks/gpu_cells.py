@@ -174,8 +174,8 @@ def ffn_sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
     return {"mlp.gate": (n, shape.width), **{f"mlp.experts.{name}": size for name, size in stacks.items()}}
 
 
-def make_decoder(shape: Shape, backend: RandomBackend, lora_rows: int = 0) -> tuple[Decoder, int]:
-    """The model on the device, with room for adapters, and the bytes one decoded token reads of it."""
+def make_source(shape: Shape) -> OpenedModel:
+    """The model as files would give it."""
     config = {
         "model_type": "qwen3_moe" if shape.n_experts else "qwen3",
         "hidden_size": shape.width, "num_hidden_layers": shape.n_layers,
@@ -185,8 +185,12 @@ def make_decoder(shape: Shape, backend: RandomBackend, lora_rows: int = 0) -> tu
         "num_experts": shape.n_experts, "num_experts_per_tok": shape.n_active, "moe_intermediate_size": shape.n_ffn,
         "norm_topk_prob": True,
     }  # fmt: skip
-    source = OpenedModel("random", "safetensors", config, {t.name: t for t in tensors(shape)}, 0, {})
-    loaded = load(source, backend, lora_rows=lora_rows)
+    return OpenedModel("random", "safetensors", config, {t.name: t for t in tensors(shape)}, 0, {})
+
+
+def make_decoder(shape: Shape, backend: RandomBackend, lora_rows: int = 0) -> tuple[Decoder, int]:
+    """The model on the device, with room for adapters, and the bytes one decoded token reads of it."""
+    loaded = load(make_source(shape), backend, lora_rows=lora_rows)
     unread = 0 if shape.tied else loaded.decoder.table.n_bytes  # of an untied table one row is read
     n_idle = max(0, shape.n_experts - shape.n_active)
     unread += n_idle * shape.n_layers * 3 * shape.n_ffn * shape.width * 2

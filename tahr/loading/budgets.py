@@ -17,14 +17,12 @@ class Needs(NamedTuple):
     """The needs of an option: one of these homes, and a backend with memory of its own or of the host."""
 
     homes: frozenset[str]
-    own_memory: bool
+    own_memory: bool | None  # None: either
     instead: str
 
 
 OPTIONS = {
-    "gpu_budget": Needs(
-        frozenset({"streamed", ON_HOST}), True, "use ram_budget where weights lie in the host's memory"
-    ),
+    "gpu_budget": Needs(frozenset({"streamed"}), None, "use ram_budget where weights lie in the host's memory"),
     "cpu_experts": Needs(frozenset({ON_HOST}), True, "on a CPU all experts are on the host"),
     "ram_budget": Needs(
         frozenset({"paged"}), False, "use a backend that reads weights as they are needed, such as cpu"
@@ -97,7 +95,7 @@ def held_weight_bytes(config: EngineConfig, n_weight_bytes: int, n_kv_bytes: int
 def refuse_budgets(config: EngineConfig, backend: Backend) -> None:
     """Refuse options that the backend has no mechanism for."""
     for name, needs in OPTIONS.items():
-        has = bool(needs.homes & backend.homes) and backend.has_own_memory == needs.own_memory
+        has = bool(needs.homes & backend.homes) and needs.own_memory in (None, backend.has_own_memory)
         if getattr(config, name) is not None and not has:
             raise ConfigError(
                 f"{name} is set, but the {backend.name} backend has no weights elsewhere: leave it out "

@@ -32,6 +32,7 @@ from tahr.loading.capacity import (
     cache_pages,
     step_sizes,
 )
+from tahr.loading.gpu_budgets import within_gpu_budget
 from tahr.loading.images import image_reader
 from tahr.loading.kv_tiers import add_tiers
 from tahr.loading.memory_plan import plan_memory
@@ -242,6 +243,7 @@ def load_engine(
     logits = LogitWidth(tokenizer.n_vocab, source.model_config().n_vocab)
     with no_collections():  # torch's modules are many objects that stay
         backend = open_backend(config.backend, config.n_threads, config.deterministic, logits)
+    config = within_gpu_budget(config, backend)
     lora_rows = kept_lora_rows(config, backend)
     planned = plan_of(source, backend, config, lora_rows, draft_source, whole_texts)
     backend.hold_arenas(planned.arenas)

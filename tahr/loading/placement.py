@@ -53,7 +53,7 @@ class Placement:
     devices: Sequence[DeviceFacts]
     pools: Sequence[Pool] = ()
     arenas: Sequence[SlotArena] = ()
-    step_bytes: int = 0  # read from disk in a step of one token
+    step_bytes: int = 0  # read from disk in a step of one token, or copied to the device
 
     def n_bytes(self, name: str) -> int:
         """Bytes of a tensor at its home."""
@@ -81,15 +81,21 @@ class Placement:
         return sum(self.n_bytes(name) for name, home in self.homes.items() if home.how == "paged")
 
     @property
+    def streamed_bytes(self) -> int:
+        """Weights in the host's memory that pass through the device."""
+        return sum(self.n_bytes(name) for name, home in self.homes.items() if home.how == "streamed")
+
+    @property
     def pool_bytes(self) -> int:
         """Memory of all pools."""
         return sum(pool.n_bytes for pool in self.pools)
 
     def parts(self) -> list[PartSize]:
         """Bytes of the model's parts, the largest first."""
-        n_tensors = Counter((part_of(name), home) for name, home in self.homes.items())
+        homes = {name: home._replace(layer=None) for name, home in self.homes.items()}
+        n_tensors = Counter((part_of(name), home) for name, home in homes.items())
         n_bytes: Counter[tuple[str, Home]] = Counter()
-        for name, home in self.homes.items():
+        for name, home in homes.items():
             n_bytes[part_of(name), home] += self.n_bytes(name)
         return [PartSize(part, home, n_tensors[part, home], size) for (part, home), size in n_bytes.most_common()]
 
@@ -149,6 +155,8 @@ def place(
     if paged.arenas:
         n_bytes = sum(arena.read_bytes for arena in paged.arenas)
         slots.append(Pool("reads of paged weights", len(paged.arenas), "parts", n_bytes))
+    if paged.buffer_bytes:
+        slots.append(Pool("buffers of layers", 1, "part", paged.buffer_bytes))
     return Placement({**homes, **paged.homes}, sizes, devices, [*pools, *slots], paged.arenas, paged.step_bytes)
 
 

@@ -13,6 +13,7 @@ from tahr.config import EngineConfig
 from tahr.errors import ConfigError, LoadError
 from tahr.loading.budgets import budget_bytes, least_budget, policy_of, refuse_budgets, with_budget
 from tahr.loading.capacity import KVGroup, kv_groups, state_bytes
+from tahr.loading.gpu_budgets import streamed_within
 from tahr.loading.memory_plan import MemoryPlan, check_kv_dtype, plan_memory
 from tahr.loading.placement import DeviceFacts, Placement, Pool, place, refuse_too_large
 from tahr.loading.row_inputs import ROW_NUMBER_BYTES, inputs_of, n_row_slots, row_bytes
@@ -143,7 +144,8 @@ def plan_of(
         sizes |= {f"draft.{name}": size for name, size in tensor_sizes(small).items()}
     devices = [device_of(backend)]
     least = least_pool_bytes(loaded.decoder, config, backend)
-    if config.ram_budget is None:
+    is_bounded = config.ram_budget is not None or config.gpu_budget is not None
+    if not is_bounded:
         refuse_too_large(place(sizes, devices), least)
     row_pools = row_pools_of(loaded.decoder, config)
     sizing.n_row_bytes = sum(pool.n_bytes for pool in row_pools)
@@ -155,9 +157,13 @@ def plan_of(
             pools.append(drafter_pool(drafted.drafter, memory.config, memory.capacity, memory.n_decode_tokens))
         return pools
 
-    if config.ram_budget is None:
+    if not is_bounded:
         return place(sizes, devices, pools_within(config))
-    pools, paged = paged_within(config, sizes, loaded, pools_within)
+    if config.gpu_budget is not None:
+        has_experts = loaded.config.moe is not None
+        pools, paged = streamed_within(config, sizes, len(loaded.decoder.layers), pools_within, has_experts)
+    else:
+        pools, paged = paged_within(config, sizes, loaded, pools_within)
     placed = place(sizes, devices, pools, paged)
     refuse_too_large(placed, least)
     return placed
@@ -244,5 +250,8 @@ def summary(placement: Placement) -> str:
     n_row_bytes = sum(pool.n_bytes for pool in placement.pools if pool.name == ROW_SLOTS)
     rows = f", {n_row_bytes / 1e6:.1f} MB of them row slots" if n_row_bytes else ""
     paged = f", {placement.paged_bytes / 1e6:.1f} MB paged" if placement.paged_bytes else ""
-    paged += f" of which a step of one token reads {placement.step_bytes / 1e6:.1f} MB" if paged else ""
+    if placement.streamed_bytes:
+        paged = f", {placement.streamed_bytes / 1e6:.1f} MB in host memory, which every step copies over the bus"
+    elif paged:
+        paged += f" of which a step of one token reads {placement.step_bytes / 1e6:.1f} MB"
     return f"Planned: weights {placement.resident_bytes / 1e6:.1f} MB on {where}{in_file}{paged}; {pools}{rows}"

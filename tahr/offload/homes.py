@@ -81,6 +81,7 @@ class Home(NamedTuple):
     device: int | None
     how: How
     split: TensorSplit | None = None
+    layer: int | None = None  # number of a streamed one's layer, whose tensors travel together
 
 
 Homes = Mapping[str, Home]  # keys are canonical names; tensors at their backend's usual place are left out

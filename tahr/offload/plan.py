@@ -23,7 +23,8 @@ class PagedPlan(NamedTuple):
 
     homes: Homes
     arenas: Sequence[SlotArena] = ()
-    step_bytes: int = 0  # read from disk in a step of one token, if all experts are used alike
+    step_bytes: int = 0  # read from disk in a step of one token, if all experts are used alike; or copied to a device
+    buffer_bytes: int = 0  # memory of a device that streamed layers pass through
 
 
 class Group(NamedTuple):

@@ -13,7 +13,7 @@ from tahr.backends.api.row_store import RowStore
 from tahr.backends.api.step import StepInputs, StepLimits
 from tahr.backends.api.tensors import Bytes, Floats, JoinedLinears, Linear, Vector, Weight
 from tahr.backends.host.budget import host_kv_budget
-from tahr.backends.host.memory import loadable_bytes
+from tahr.backends.host.memory import host_total_bytes, loadable_bytes
 from tahr.errors import ConfigError
 from tahr.offload.homes import USUAL_HOMES, Home, Panels, SlotArena
 from tahr.weights.source import Stamp, file_stamp
@@ -50,6 +50,9 @@ class Memory(Device):
             "asks for it."
         )
 
+    def settle_weights(self) -> None:
+        """All matrices of a model have been taken."""
+
     def panels(self, tensor: HostTensor) -> Panels | None:
         """The pieces in which a tensor can be paged; None where it cannot. Told without its data."""
         return None
@@ -65,6 +68,13 @@ class Memory(Device):
     def file_bytes(self, tensor: HostTensor) -> int:
         """The `file_bytes` of the same."""
         return 0
+
+    def total_bytes(self) -> int:
+        """All of the memory that weights lie in: what a budget may be a share of."""
+        return host_total_bytes()
+
+    def bound_memory(self, n_bytes: int) -> None:
+        """Weights, keys and values, and steps will take no more, so nothing is kept twice to be faster."""
 
     def free_bytes(self) -> int | None:
         """The memory that weights may take; None where the system does not say."""

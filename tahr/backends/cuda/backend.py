@@ -69,7 +69,8 @@ class CudaBackend(CudaMemory, DeviceRowOps, LinearOps, ExpertOps, TokenOps, Slot
     def record(self, step: Callable[[], Tensor], inputs: StepInputs) -> Plan:
         if self._graphs is None:
             return EagerPlan(self.context, step, inputs)
-        return GraphPlan(self.context, step, inputs, self._graphs)
+        may_capture = self._ring is None or self._ring.is_pinned
+        return GraphPlan(self.context, step, inputs, self._graphs, may_capture)
 
     def buckets(self, limits: StepLimits, n_decode_tokens: int = 1) -> Sequence[StepLimits]:
         return buckets(limits, n_decode_tokens)

@@ -1,6 +1,7 @@
 """The memory of a CUDA device: matrices, keys and values, states, and what is read back."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -27,17 +28,20 @@ from tahr.backends.api import (
     Vector,
     Weight,
 )
+from tahr.backends.cuda.layer_ring import LayerRing
 from tahr.backends.cuda.layouts import kv as cuda_kv
 from tahr.backends.cuda.layouts.fp8 import converts_fp8
 from tahr.backends.cuda.ops.device_rows import FetchedRows, made
-from tahr.backends.cuda.ops.step_inputs import make_inputs
+from tahr.backends.cuda.ops.step_inputs import RecordingContext, make_inputs
 from tahr.backends.cuda.pages import CudaPageIO
 from tahr.backends.cuda.weights import free_and_total, join, refusing_unfit, take, taken_bytes
 from tahr.backends.host.budget import device_kv_budget
 from tahr.backends.host.energy import nvml_counter
+from tahr.offload.homes import USUAL_HOMES, Home
 from tahr.weights.tensor import HostTensor
 
 F32 = torch.float32
+NO_COPIES = 1.0  # no copy leaves all of a card free
 N_TOKEN_SLOTS = 1 << 16  # limit above the sequences that may run at once
 
 
@@ -45,10 +49,13 @@ class CudaMemory(Backend):
     """The part of the backend that says how much memory there is and what lies in it."""
 
     free_share = 0.6  # share of the card's memory that dense copies of packed matrices leave free
+    homes = USUAL_HOMES | {"streamed"}
     mixes_kv_dtypes = False
     device: torch.device
     deterministic: bool
     last_tokens: torch.Tensor
+    context: RecordingContext
+    _ring: LayerRing | None = None  # layers that do not stay on the device
     _page_size = 0  # smallest page size of its KV stores
 
     @property
@@ -64,8 +71,28 @@ class CudaMemory(Backend):
         with refusing_unfit(tensor.name):
             return take(tensor, self.device, not self.deterministic, self.free_share)
 
+    def weight_elsewhere(self, tensor: HostTensor, home: Home) -> Weight:
+        """Matrices of layers that pass through the device are taken as all are, and leave it with their layer."""
+        assert home.layer is not None
+        if self._ring is None:
+            self._ring = LayerRing(self.device)
+            self.context.ring = self._ring
+        weight = self.weight(tensor)
+        self._ring.take(home.layer, weight.data)
+        return replace(weight, kernel=f"{weight.kernel}, streamed")
+
+    def settle_weights(self) -> None:
+        if self._ring:
+            self._ring.settle()
+
     def weight_bytes(self, tensor: HostTensor, n_taken: int = 0) -> int:
         return taken_bytes(tensor, self.device, not self.deterministic, self.free_share, n_taken)
+
+    def total_bytes(self) -> int:
+        return free_and_total(self.device)[1] if self.has_own_memory else super().total_bytes()
+
+    def bound_memory(self, n_bytes: int) -> None:
+        self.free_share = NO_COPIES
 
     def free_bytes(self) -> int | None:
         return free_and_total(self.device)[0] if self.has_own_memory else super().free_bytes()
@@ -80,7 +107,12 @@ class CudaMemory(Backend):
 
     def join(self, linears: Sequence[Linear], lora_rows: int = 0) -> JoinedLinears:
         with refusing_unfit(linears[0].weight.name):
-            return join(linears, lora_rows if self.keeps_lora_rows else 0)
+            joined = join(linears, lora_rows if self.keeps_lora_rows else 0)
+        if self._ring and joined.data:
+            parts = [linear.weight.data for linear in linears]
+            made = [joined.data.values, *(linear.weight.data for linear in joined.parts)]
+            self._ring.join(parts, made)
+        return joined
 
     def tensor(self, values: Floats) -> Tensor:
         return made(torch.tensor(values, dtype=F32, device=self.device), Rows.FIXED, F32)

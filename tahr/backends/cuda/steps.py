@@ -162,12 +162,20 @@ class GraphPlan:
     met once is never captured.
     """
 
-    def __init__(self, context: RecordingContext, step: Callable[[], Tensor], inputs: StepInputs, memory: GraphMemory):
+    def __init__(
+        self,
+        context: RecordingContext,
+        step: Callable[[], Tensor],
+        inputs: StepInputs,
+        memory: GraphMemory,
+        may_capture: bool = True,
+    ):
+        self._context = context
         self._run_ops = partial(context.run, step)
         self._inputs = inputs
         self._memory = memory
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._may_capture = True
+        self._may_capture = may_capture
         self._kernels: list[FutureKernel] | None = None  # kernels that are being compiled; None: they are not known yet
         self._result: Tensor | None = None
 
@@ -201,6 +209,7 @@ class GraphPlan:
             result = self._run_ops()
         else:
             self._graph.replay()
+            self._context.forget()
             result = self.result
         self._result = computed_from(self._inputs, result)
 

@@ -93,7 +93,9 @@ def placement_table(plan: "Placement") -> list[str]:
     pools = [(pool.name, f"{pool.n} {pool.unit}", pool.n_bytes, home) for pool in plan.pools]
     sums = [("in memory", "", plan.resident_bytes + plan.pool_bytes, ""), ("in files", "", plan.file_bytes, "")]
     if plan.step_bytes:
-        sums.append(("read a step", "one token", plan.step_bytes, "from disk"))
+        bus = ("copied a step", "any tokens", plan.step_bytes, "over the bus")
+        disk = ("read a step", "one token", plan.step_bytes, "from disk")
+        sums.append(bus if plan.streamed_bytes else disk)
     rows = [(name, count, human_bytes(size), place) for name, count, size, place in [*weights, *pools, *sums]]
     width = max(len(name) for name, *_ in rows)
     return [f"{name:<{width}}  {count:>14}  {size:>10}  {place}".rstrip() for name, count, size, place in rows]

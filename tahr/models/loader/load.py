@@ -175,6 +175,7 @@ def load(
         if config.guess:
             raise UnsupportedModel(f"The model was {config.guess}, but that failed: {error}") from error
         raise
+    backend.settle_weights()
     refuse_changed(tensor.source for tensor in source.tensors.values())
     unused = weights.unused()
     refuse_bad_guess(config, unused)

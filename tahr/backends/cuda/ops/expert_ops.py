@@ -11,6 +11,7 @@ class ExpertOps(StepOps):
     """The part of the backend that sends rows to experts."""
 
     def experts(self, x: Tensor, scores: Tensor, mlps: ExpertMLPs) -> Tensor:
+        self.context.need(*(each.weight.data for each in (mlps.gate, mlps.up, mlps.down)))
         stacks = stacks_of(mlps)
         rows = values(x)
         routed = values(scores)

@@ -17,11 +17,13 @@ class LateRows:
         self.math = math
         self.multiply = multiply
         self.in_parts = in_parts
+        self.is_read = False
         self._values: torch.Tensor | None = None
 
     @property
     def values(self) -> torch.Tensor:
         """The rows, computed once."""
+        self.is_read = True
         if self._values is None:
             self._values = self.multiply()
         return self._values
@@ -32,4 +34,5 @@ class LateRows:
 
     def summands(self) -> torch.Tensor:
         """The summands of the rows, [parts, rows, width], or the rows where they are there already."""
+        self.is_read = True
         return self.in_parts() if self._values is None else self._values

@@ -28,6 +28,7 @@ class LinearOps(StepOps):
 
     def head_linears(self, x: Tensor, stack: Linear) -> Tensor:
         matrices = stack.weight.data
+        self.context.need(matrices)
         math = x.data.math
         found = latent.head_linears(values(x), matrices, wider(math, matrices.dtype))
         return like(x, found.to(math))
@@ -35,8 +36,11 @@ class LinearOps(StepOps):
     def linear(self, x: Tensor, linear: Linear) -> Tensor:
         weight = linear.weight
         bias = None if linear.bias is None else linear.bias.data
+        values(x)  # may be put off too, and read what is now needed no more
+        self.context.need(weight.data)
         late = None if self.lora else self._products.later(x, weight.data, bias)
         if late:
+            self.context.put_off(weight.data, late)
             return Tensor(weight.n_rows, x.rows, late)
         return like(x, self._adapted(x, weight.data, bias, [linear]))
 
@@ -70,6 +74,8 @@ class LinearOps(StepOps):
         one = joined.data
         if one is None:
             return super().linears(x, joined)
+        values(x)
+        self.context.need(one.values)
         found = self._adapted(x, one.values, one.bias, joined.parts)
         parts = found.split(one.heights, dim=1)
         return [like(x, part) for part in parts]
@@ -78,6 +84,8 @@ class LinearOps(StepOps):
         one = gate_up.data
         if one is None or self.lora:
             return super().gated(x, gate_up, act)
+        values(x)
+        self.context.need(one.values)
         found = self._products.gated(x, one.values, one.bias, act)
         return super().gated(x, gate_up, act) if found is None else like(x, found)
 
@@ -87,6 +95,7 @@ class LinearOps(StepOps):
             return super().norm_linears(norm, joined)
 
         w = one.values
+        self.context.need(w)
         s, result = linear.norm_vector_linear(row_norm(norm), w, one.bias, w.dtype)
         parts = result.split(one.heights, dim=1)
         return like(norm.x, s), [like(norm.x, part) for part in parts]
@@ -97,6 +106,7 @@ class LinearOps(StepOps):
             return super().norm_gated(norm, gate_up, act)
 
         w = one.values
+        self.context.need(w)
         s, result = linear.norm_vector_linear(row_norm(norm), w, one.bias, w.dtype, act)
         return like(norm.x, s), like(norm.x, result)
 

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from tahr.backends.api import Ints, StepInputs, StepLimits, Tensor
 from tahr.backends.api.step import extra_shapes
+from tahr.backends.cuda.ops.late_rows import LateRows
 
 ALIGN = 4  # int32 numbers: arrays start at multiples of 16 bytes, as wide loads want
 N_STAGING = 2  # copies of the inputs that may be on their way to the device
@@ -131,11 +132,26 @@ def make_inputs(limits: StepLimits, last_tokens: torch.Tensor, page_size: int) -
     return StepInputs(limits, **here, device=on_device)
 
 
+class Ring(Protocol):
+    """Matrices that are on the device only while ops read them."""
+
+    def begin_step(self) -> None: ...
+
+    def end_step(self) -> None: ...
+
+    def forget(self) -> None: ...
+
+    def need(self, matrix: Any) -> None: ...
+
+    def put_off(self, matrix: Any, late: LateRows) -> None: ...
+
+
 class RecordingContext:
     """Says how an op sees its step: inside a plan, the inputs have been sent, and rows are padded to the limits."""
 
     def __init__(self) -> None:
         self.inside = False
+        self.ring: Ring | None = None  # None: all matrices stay on the device
 
     def enter(self, step: StepInputs) -> DeviceInputs:
         """The step's inputs on the device; every op begins with this."""
@@ -147,7 +163,27 @@ class RecordingContext:
     def run(self, step: Callable[[], Tensor]) -> Tensor:
         """Call `step`, whose inputs have been sent."""
         self.inside = True
+        if self.ring:
+            self.ring.begin_step()
         try:
             return step()
         finally:
             self.inside = False
+            if self.ring:
+                self.ring.end_step()
+
+    def need(self, *matrices: Any) -> None:
+        """Have matrices on the device for the ops that follow."""
+        if self.ring:
+            for matrix in matrices:
+                self.ring.need(matrix)
+
+    def put_off(self, matrix: Any, late: LateRows) -> None:
+        """Say that a product by a matrix is computed when it is read."""
+        if self.ring:
+            self.ring.put_off(matrix, late)
+
+    def forget(self) -> None:
+        """A graph has run, which may have brought other matrices to the device."""
+        if self.ring:
+            self.ring.forget()
