@@ -23,8 +23,8 @@ from tahr.config import EngineConfig
 from tahr.engine.engine import Engine
 from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.executor.output import Output
+from tahr.loading.budgets import within_gpu_budget
 from tahr.loading.builder import build_engine
-from tahr.loading.gpu_budgets import within_gpu_budget
 from tahr.loading.placement import Placement
 from tahr.loading.sizing import plan_of, summary
 from tahr.models.loader.load import load

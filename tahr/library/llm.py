@@ -83,7 +83,9 @@ class LLM:
         self.n_weight_bytes = held_weight_bytes(config, parts.n_weight_bytes, kv_bytes)
         self.n_bytes = self.n_weight_bytes + kv_bytes  # limit on memory
         self.engine: Engine = parts.engine
-        self.n_device_bytes = self.n_bytes if self.engine.executor.facts.has_own_memory else 0  # the part on a device
+        self.n_host_weight_bytes = parts.n_host_weight_bytes  # beside a device
+        has_own_memory = self.engine.executor.facts.has_own_memory
+        self.n_device_bytes = self.n_bytes - self.n_host_weight_bytes if has_own_memory else 0  # the part on a device
         self.encoding = self.engine.facts.encoding  # None: it generates
         self.inputs = TextInputs.of(
             parts.tokenizer, parts.model_config, parts.engine.facts, self.context_size, parts.images, parts.padding

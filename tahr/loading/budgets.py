@@ -1,16 +1,20 @@
 """Options about weights that do not fit, and the backends that have a mechanism for them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from tahr.backends.api import Backend
+from tahr.backends.host.budget import SCRATCH_BYTES, SCRATCH_SHARE
 from tahr.backends.host.memory import host_total_bytes
 from tahr.config import EngineConfig
 from tahr.config.sizes import parse_size
 from tahr.errors import ConfigError, LoadError
-from tahr.offload.homes import ON_HOST
+from tahr.loading.placement import Placement, Pool
+from tahr.offload.homes import ON_HOST, TensorSize
+from tahr.offload.plan import PagedPlan
 from tahr.offload.policy import OffloadPolicy
+from tahr.offload.streaming import plan_streaming, refuse_gpu_budget
 
 
 class Needs(NamedTuple):
@@ -101,3 +105,76 @@ def refuse_budgets(config: EngineConfig, backend: Backend) -> None:
                 f"{name} is set, but the {backend.name} backend has no weights elsewhere: leave it out "
                 f"({needs.instead})."
             )
+
+
+# ---- a GPU's memory -------------------------------------------------------------------------------------------
+
+
+def gpu_budget_bytes(config: EngineConfig) -> int:
+    """The bytes of a budget; shares of a device have been worked out by `within_gpu_budget`."""
+    assert config.gpu_budget is not None
+    return parse_size(config.gpu_budget, "gpu_budget").n_bytes
+
+
+def within_gpu_budget(config: EngineConfig, backend: Backend) -> EngineConfig:
+    """The configuration with a bound in bytes on the device's memory, and on keys and values in it."""
+    if config.gpu_budget is None:
+        return config
+    if config.lora_rows:
+        raise ConfigError(
+            "lora_rows is room for adapters behind matrices that stay on the GPU, which gpu_budget may move: leave one "
+            "of them out. Adapters work without it."
+        )
+    n_bytes = parse_size(config.gpu_budget, "gpu_budget").of(backend.total_bytes())
+    backend.bound_memory(n_bytes)
+    return with_gpu_budget(replace(config, gpu_memory_utilization=None, lora_rows=0), n_bytes)
+
+
+def with_gpu_budget(config: EngineConfig, n_bytes: int) -> EngineConfig:
+    """A bounded configuration with another budget, of which keys and values get their share if they had it before."""
+    had_share = config.kv_bytes is None or config.kv_bytes == gpu_budget_bytes(config) // KV_SHARE
+    kv_bytes = max(1, n_bytes // KV_SHARE) if had_share else config.kv_bytes
+    return replace(config, gpu_budget=str(n_bytes), kv_bytes=kv_bytes)
+
+
+def speed_note(placement: Placement, backend: Backend) -> str:
+    """A sentence on how fast steps can be that copy weights; empty where they copy none."""
+    rate = backend.copy_rate() if placement.streamed_bytes else None
+    if rate is None:
+        return ""
+    step_s = placement.step_bytes / rate
+    each = ", ".join(f"{n / step_s:.1f} for {n} requests" for n in (1, 32))
+    return (
+        f"The bus copies {rate / 1e9:.1f} GB/s, as measured now, so a step takes at least {step_s:.3f} s: at most so "
+        f"many tokens/s: {each}."
+    )
+
+
+def scratch_bytes(budget: int) -> int:
+    """Memory of a budget that steps compute in."""
+    return min(SCRATCH_BYTES, budget // SCRATCH_SHARE)
+
+
+def streamed_within(
+    config: EngineConfig,
+    sizes: Mapping[str, TensorSize],
+    n_layers: int,
+    pools_within: Callable[[EngineConfig], list[Pool]],
+    has_experts: bool,
+) -> tuple[list[Pool], PagedPlan]:
+    """Pools, and homes of the tensors beside them; a budget that is too small is refused with the least that works."""
+
+    def plan(config: EngineConfig) -> tuple[list[Pool], PagedPlan]:
+        pools = pools_within(config)
+        budget = gpu_budget_bytes(config)
+        n_bytes = sum(pool.n_bytes for pool in pools) + scratch_bytes(budget)
+        return pools, plan_streaming(sizes, budget, OffloadPolicy.none(), n_layers, n_bytes)
+
+    try:
+        return plan(config)
+    except (ConfigError, LoadError):
+        budget = gpu_budget_bytes(config)
+        least = least_budget(lambda n_bytes: plan(with_gpu_budget(config, n_bytes)), budget)
+        if least is None:
+            raise
+        refuse_gpu_budget(budget, least, has_experts)

@@ -25,14 +25,13 @@ from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache
 from tahr.kv.row_slots import RowSlots
 from tahr.kv.slots import StateSlots
-from tahr.loading.budgets import within_budget
+from tahr.loading.budgets import speed_note, within_budget, within_gpu_budget
 from tahr.loading.capacity import (
     Capacity,
     KVGroup,
     cache_pages,
     step_sizes,
 )
-from tahr.loading.gpu_budgets import within_gpu_budget
 from tahr.loading.images import image_reader
 from tahr.loading.kv_tiers import add_tiers
 from tahr.loading.memory_plan import plan_memory
@@ -79,6 +78,7 @@ class Assembled:
     log: list[str]
     backend_summary: str
     n_weight_bytes: int  # a draft model's among them
+    n_host_weight_bytes: int  # the part in the host's memory, of a model that runs on a device
     images: ImageReader | None  # None: the model reads texts alone
     padding: TextPadding | None  # None: texts are read as they are
     speech: SpeechTokens | None  # None: the model writes down no recordings
@@ -93,6 +93,7 @@ class LoadedEngine:
     log: list[str]
     backend_summary: str
     n_weight_bytes: int  # a draft model's among them
+    n_host_weight_bytes: int  # the part in the host's memory, of a model that runs on a device
 
 
 def build_engine(
@@ -219,6 +220,7 @@ def assemble(
         log=[*loaded.log, *filter(None, [sight, tiers, *notes, ollama_template(files)[1]])],
         backend_summary=loaded.backend_summary,
         n_weight_bytes=loaded.n_weight_bytes,
+        n_host_weight_bytes=loaded.n_host_weight_bytes,
         images=image_reader(files.directory, source, loaded.model_config, config) if engine.tower_facts else None,
         padding=text_padding(files.directory, engine.facts.encoding, tokenizer),
         speech=speech_tokens(source, loaded.model_config, tokenizer),
@@ -270,9 +272,15 @@ def load_engine(
     return LoadedEngine(
         engine=engine,
         model_config=loaded.config,
-        log=list(filter(None, [summary(planned), *loaded.log, note, note_on_context(loaded.config)])),
+        log=list(
+            filter(
+                None,
+                [summary(planned), speed_note(planned, backend), *loaded.log, note, note_on_context(loaded.config)],
+            )
+        ),
         backend_summary=backend.summary,
         n_weight_bytes=loaded.n_weight_bytes + (draft.n_weight_bytes if draft else 0),
+        n_host_weight_bytes=planned.host_bytes,
     )
 
 

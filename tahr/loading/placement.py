@@ -86,6 +86,13 @@ class Placement:
         return sum(self.n_bytes(name) for name, home in self.homes.items() if home.how == "streamed")
 
     @property
+    def host_bytes(self) -> int:
+        """Weights in the host's memory, of a model that runs on a device."""
+        beside = {home for home in self.homes.values() if home.device is None and home.how == "resident"}
+        kept = 0 if self.devices[0].is_host else sum(self.n_bytes(n) for n, h in self.homes.items() if h in beside)
+        return kept + self.streamed_bytes
+
+    @property
     def pool_bytes(self) -> int:
         """Memory of all pools."""
         return sum(pool.n_bytes for pool in self.pools)

@@ -11,9 +11,8 @@ from tahr.backends.api import Backend, JoinedLinears, Linear, Vector, Weight
 from tahr.backends.host.budget import HOST_SHARE
 from tahr.config import EngineConfig
 from tahr.errors import ConfigError, LoadError
-from tahr.loading.budgets import budget_bytes, least_budget, policy_of, refuse_budgets, with_budget
+from tahr.loading.budgets import budget_bytes, least_budget, policy_of, refuse_budgets, streamed_within, with_budget
 from tahr.loading.capacity import KVGroup, kv_groups, state_bytes
-from tahr.loading.gpu_budgets import streamed_within
 from tahr.loading.memory_plan import MemoryPlan, check_kv_dtype, plan_memory
 from tahr.loading.placement import DeviceFacts, Placement, Pool, place, refuse_too_large
 from tahr.loading.row_inputs import ROW_NUMBER_BYTES, inputs_of, n_row_slots, row_bytes

@@ -24,7 +24,7 @@ class LayerBytes(NamedTuple):
 
     @staticmethod
     def of(sizes: Mapping[str, TensorSize]) -> "LayerBytes":
-        """Those of a model."""
+        """Sums over the tensors of a model."""
         layers: dict[int, int] = {}
         others = 0
         for name, size in sizes.items():

@@ -231,6 +231,7 @@ class ScriptedEngine:
         self.sampling_defaults = replace(NEUTRAL_SAMPLING, temperature=0.5, max_tokens=300)
         self.stats, self.n_bytes, self.n_device_bytes = StatsSnapshot(), 1000, 0
         self.n_weight_bytes = 400
+        self.n_host_weight_bytes = 0
         self.reads_recordings = False
         self.inputs = TextInputs(self.tokenizer, None, context_size, vector_width=4)
         self.alive, self.cpu_s, self.warms = True, 0.0, False

@@ -73,6 +73,10 @@ class Memory(Device):
         """All of the memory that weights lie in: what a budget may be a share of."""
         return host_total_bytes()
 
+    def copy_rate(self) -> float | None:
+        """Bytes a second that are copied from the host's memory, measured now; None where nothing is."""
+        return None
+
     def bound_memory(self, n_bytes: int) -> None:
         """Weights, keys and values, and steps will take no more, so nothing is kept twice to be faster."""
 

@@ -5,6 +5,7 @@ computed, and the device waits for it before the first op that reads it. Within 
 Ops say which matrices they need, so a step that reads layers in another order is slower and just as right.
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple
@@ -12,48 +13,13 @@ from typing import Any, NamedTuple
 import torch
 
 from tahr.backends.cuda.compiling import COMPILE_ONLY
+from tahr.backends.cuda.host_layers import HostBytes
 from tahr.backends.cuda.ops.late_rows import LateRows
-from tahr.backends.cuda.pinned import PinnedBlock
+
+log = logging.getLogger("tahr.backends")
 
 N_BUFFERS = 2
 ALIGN = 512  # bytes: what kernels expect of memory that has been allocated for a matrix
-PIECE_BYTES = 256 << 20  # host memory that is pinned at a time
-PAGE_BYTES = 4096
-
-
-class HostBytes:
-    """Host memory in pieces, pinned where the system allows it."""
-
-    def __init__(self, n_bytes: int, device: torch.device):
-        sizes = [min(PIECE_BYTES, n_bytes - at) for at in range(0, n_bytes, PIECE_BYTES)]
-        self.blocks: list[PinnedBlock] = []
-        if device.type == "cuda":
-            self.blocks = [PinnedBlock(-(-size // PAGE_BYTES) * PAGE_BYTES) for size in sizes]
-            self.pieces = [block.memory[:size] for block, size in zip(self.blocks, sizes, strict=True)]
-        else:
-            self.pieces = [torch.empty(size, dtype=torch.uint8) for size in sizes]
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether the device copies all of it at the speed of the bus."""
-        return all(block.is_pinned for block in self.blocks)
-
-    def put(self, begin: int, content: torch.Tensor) -> None:
-        """Copy bytes of the device to a place in it, and wait for that."""
-        at = 0
-        while at < len(content):
-            piece = self.pieces[(begin + at) // PIECE_BYTES]
-            first = (begin + at) % PIECE_BYTES
-            n = min(len(content) - at, len(piece) - first)
-            piece[first : first + n].copy_(content[at : at + n])
-            at += n
-
-    def send(self, buffer: torch.Tensor) -> None:
-        """Copy all of it to the device, on the current stream."""
-        at = 0
-        for piece in self.pieces:
-            buffer[at : at + len(piece)].copy_(piece, non_blocking=True)
-            at += len(piece)
 
 
 class View(NamedTuple):
@@ -81,7 +47,7 @@ class StreamedLayer:
 
 
 @dataclass(eq=False, slots=True)
-class Buffer:
+class LayerBuffer:
     """Memory on the device that holds one layer at a time."""
 
     memory: torch.Tensor
@@ -94,11 +60,11 @@ class LayerRing:
     """The layers of a model that do not stay on the device."""
 
     device: torch.device
-    layers: list[StreamedLayer] = field(default_factory=list)  # by number, once `settle` was called
+    layers: list[StreamedLayer] = field(default_factory=list)
     _open: dict[int, Any] = field(default_factory=dict)  # matrices of the layer that is being loaded, by id
     _open_layer: int | None = None
     _place_of: dict[int, int] = field(default_factory=dict)  # place in `layers`, by id of a matrix
-    _buffers: list[Buffer] = field(default_factory=list)
+    _buffers: list[LayerBuffer] = field(default_factory=list)
     _stream: Any = None
     _begun: torch.cuda.Event | None = None  # the begin of the step that is enqueued
     _at: int | None = None  # place of the layer that ops read
@@ -126,9 +92,14 @@ class LayerRing:
             return
         self._store()
         self.layers.sort(key=lambda each: each.layer)
+        if not self.is_pinned:
+            log.warning(
+                "The system pins too little memory for the layers beyond the GPU's budget: their copies are slower, "
+                "and steps are not captured. Raise the limit on locked memory (ulimit -l), or the budget."
+            )
         n_bytes = max(each.n_bytes for each in self.layers)
         memory = [torch.zeros(n_bytes, dtype=torch.uint8, device=self.device) for _ in self.layers[:N_BUFFERS]]
-        self._buffers = [Buffer(each) for each in memory]
+        self._buffers = [LayerBuffer(each) for each in memory]
         if self.device.type == "cuda":
             self._stream = torch.cuda.Stream()
         for place, each in enumerate(self.layers):

@@ -28,6 +28,7 @@ from tahr.backends.api import (
     Vector,
     Weight,
 )
+from tahr.backends.cuda.host_layers import measured_rate
 from tahr.backends.cuda.layer_ring import LayerRing
 from tahr.backends.cuda.layouts import kv as cuda_kv
 from tahr.backends.cuda.layouts.fp8 import converts_fp8
@@ -90,6 +91,9 @@ class CudaMemory(Backend):
 
     def total_bytes(self) -> int:
         return free_and_total(self.device)[1] if self.has_own_memory else super().total_bytes()
+
+    def copy_rate(self) -> float | None:
+        return measured_rate(self.device) if self.device.type == "cuda" else None
 
     def bound_memory(self, n_bytes: int) -> None:
         self.free_share = NO_COPIES

@@ -17,7 +17,15 @@ examples:
   tahr ps --json | jq .data[].id          for programs"""
 
 DEFAULT_SERVER = "http://127.0.0.1:8080"
-HEAD = ("NAME", "STATE", "WEIGHTS", "KV-RESERVED", "KV-USED", "KV-HOST", "KV-DISK", "CONTEXT", "REQUESTS", "UNTIL")
+MEMORY = {
+    "WEIGHTS": "weight_bytes",
+    "ON-HOST": "host_weight_bytes",
+    "KV-RESERVED": "kv_reserved_bytes",
+    "KV-USED": "kv_used_bytes",
+    "KV-HOST": "kv_host_bytes",
+    "KV-DISK": "kv_disk_bytes",
+}
+HEAD = ("NAME", "STATE", *MEMORY, "CONTEXT", "REQUESTS", "UNTIL")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +65,5 @@ def row(entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 def memory_of(memory: dict[str, int] | None) -> list[str]:
-    """Weights, what is reserved for keys and values, how much of that is in use, and what is kept elsewhere."""
-    names = ("weight_bytes", "kv_reserved_bytes", "kv_used_bytes", "kv_host_bytes", "kv_disk_bytes")
-    return [human_bytes(memory[name]) if memory else "" for name in names]
+    """Weights and those that a GPU's model has on the host; for keys and values what is reserved, in use, elsewhere."""
+    return [human_bytes(memory.get(name, 0)) if memory else "" for name in MEMORY.values()]

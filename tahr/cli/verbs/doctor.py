@@ -19,7 +19,19 @@ examples:
   tahr doctor                   version, devices, directories, models that are here
   tahr doctor qwen3:4b          which repository and file that is, how large, and whether it runs
   tahr doctor model.gguf        the same, and what it takes in memory, part by part
+  tahr doctor model.gguf --backend cuda --gpu-budget 8g    the same within a part of a GPU's memory
   tahr doctor model.gguf --tensor-parallel 2    and what each of two ranks would have of it"""
+
+
+class PlanBounds(NamedTuple):
+    """PlanBounds that a load is planned for, and where it would run."""
+
+    backend: str = "auto"
+    ram_budget: str | None = None
+    gpu_budget: str | None = None
+
+
+NO_BOUNDS = PlanBounds()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("model", nargs="?", metavar="MODEL", help="a model to look up")
     parser.add_argument("-q", "--quantization", metavar="Q", help="which quantisation of it")
+    parser.add_argument("--backend", metavar="NAME", default="auto", help="plan for this backend: cpu, cuda or vulkan")
+    parser.add_argument("--gpu-budget", metavar="SIZE", help="plan for so much of a GPU's memory: 8g, 512m or 50%%")
     parser.add_argument("--ram-budget", metavar="SIZE", help="plan for so much of the host's memory: 8g, 512m or 50%%")
     parser.add_argument(
         "--tensor-parallel", metavar="N", type=int, help="what each of N ranks would have of every tensor"
@@ -38,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
         check_ranks(args.model, args.tensor_parallel)
     for line in machine():
         print(line)
-    return check_model(args.model, args.quantization, args.ram_budget, args.tensor_parallel) if args.model else 0
+    bounds = PlanBounds(args.backend, args.ram_budget, args.gpu_budget)
+    return check_model(args.model, args.quantization, bounds, args.tensor_parallel) if args.model else 0
 
 
 def check_ranks(model: str | None, n_ranks: int) -> None:
@@ -51,7 +66,7 @@ def check_ranks(model: str | None, n_ranks: int) -> None:
         raise ConfigError("--tensor-parallel says how a model would be shared: name the model too.")
 
 
-def check_model(model: str, quant: str | None, ram_budget: str | None = None, n_ranks: int | None = None) -> int:
+def check_model(model: str, quant: str | None, bounds: PlanBounds = NO_BOUNDS, n_ranks: int | None = None) -> int:
     """Print what there is to say of a model; 1 if that could not be found out."""
     from tahr.cli.terminal.console import note
 
@@ -59,7 +74,7 @@ def check_model(model: str, quant: str | None, ram_budget: str | None = None, n_
     print(f"\n{found.text}")
     if found.files and not found.problem:
         try:
-            print(printable("\n".join(["", *placement_table(plan_here(found.files, ram_budget))])))
+            print(printable("\n".join(["", *plan_lines(found.files, bounds)])))
             if n_ranks is not None:
                 print(printable("\n".join(["", *sharding_table(found.files, n_ranks)])))
         except TahrError as error:
@@ -70,16 +85,19 @@ def check_model(model: str, quant: str | None, ram_budget: str | None = None, n_
     return 1 if found.problem else 0
 
 
-def plan_here(files: "ModelFiles", ram_budget: str | None = None) -> "Placement":
-    """Plan a load of these files on this machine's usual backend."""
+def plan_lines(files: "ModelFiles", bounds: PlanBounds = NO_BOUNDS) -> list[str]:
+    """The plan of a load of these files on this machine, and how fast its steps can be if they copy weights."""
     from tahr.backends import open_backend
     from tahr.config import EngineConfig
-    from tahr.loading.budgets import within_budget
+    from tahr.loading.budgets import speed_note, within_budget, within_gpu_budget
     from tahr.loading.sizing import plan_of
     from tahr.models.loader.load import open_model
 
-    config = within_budget(EngineConfig(ram_budget=ram_budget))
-    return plan_of(open_model(files.weights, files.directory), open_backend(), config)
+    config = EngineConfig(backend=bounds.backend, ram_budget=bounds.ram_budget, gpu_budget=bounds.gpu_budget)
+    backend = open_backend(config.backend)
+    config = within_gpu_budget(within_budget(config), backend)
+    plan = plan_of(open_model(files.weights, files.directory), backend, config)
+    return [*placement_table(plan), *filter(None, [speed_note(plan, backend)])]
 
 
 def placement_table(plan: "Placement") -> list[str]:

@@ -35,6 +35,7 @@ class ModelMemory(Struct):
     kv_used_bytes: int  # pages of running sequences; those that only the prefix cache holds are free to take
     kv_host_bytes: int = 0  # pages that are kept in the host's memory
     kv_disk_bytes: int = 0  # bytes of the directory that pages are kept in
+    host_weight_bytes: int = 0  # weights in the host's memory, of a model that runs on a GPU
 
 
 class PoolEntry(Struct):
@@ -121,7 +122,7 @@ def memory_of(engine: ServedEngine) -> ModelMemory:
     reserved = engine.n_bytes - engine.n_weight_bytes
     used = reserved * now.pages_used // now.pages_total if now.pages_total else 0
     elsewhere = (now.tiers.host_bytes, now.tiers.disk_bytes) if now.tiers else (0, 0)
-    return ModelMemory(engine.n_weight_bytes, reserved, used, *elsewhere)
+    return ModelMemory(engine.n_weight_bytes, reserved, used, *elsewhere, engine.n_host_weight_bytes)
 
 
 ROUTES = [

@@ -91,7 +91,8 @@ class ServedEngine(Protocol):
     backend_summary: str
     n_bytes: int  # limit on memory: weights, keys and values
     n_weight_bytes: int  # the weights' part of it; the rest is reserved for keys and values
-    n_device_bytes: int  # the weights' part in the memory of a GPU
+    n_device_bytes: int  # the part in the memory of a GPU
+    n_host_weight_bytes: int  # weights in the host's memory of a model that runs on a GPU
 
     async def submit(
         self,

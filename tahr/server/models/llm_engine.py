@@ -72,6 +72,7 @@ class LlmEngine:
         self.n_bytes = inner.n_bytes
         self.n_device_bytes = inner.n_device_bytes
         self.n_weight_bytes = inner.n_weight_bytes
+        self.n_host_weight_bytes = inner.n_host_weight_bytes
 
     async def submit(self, resolved: "ResolvedRequest", whole: bool = False) -> LlmStream:
         """Queue a request."""

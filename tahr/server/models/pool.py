@@ -51,6 +51,11 @@ class ModelPool:
         self._thread: threading.Thread | None = None
 
     @property
+    def n_host_weight_bytes(self) -> int:
+        """Weights in the host's memory of models that run on a GPU."""
+        return sum(model.engine.n_host_weight_bytes for model in self._models.loaded)
+
+    @property
     def n_bytes(self) -> int:
         """The memory of all models that are loaded or being loaded."""
         return self._loading_bytes + sum(model.n_bytes or 0 for model in self._models.loaded)

@@ -76,6 +76,7 @@ POOL_METRICS = (
     ("models_loaded", "gauge", "Models in memory.", "n_loaded"),
     ("models_warming", "gauge", "Models some of whose steps are still to be prepared ahead.", "n_warming"),
     ("models_bytes", "gauge", "Memory of the models that are loaded or being loaded.", "n_bytes"),
+    ("models_host_weight_bytes", "gauge", "Weights on the host of models that run on a GPU.", "n_host_weight_bytes"),
     ("model_loads_total", "counter", "Models loaded.", "n_loads"),
     ("model_unloads_total", "counter", "Models unloaded.", "n_unloads"),
     ("model_load_failures_total", "counter", "Models that could not be loaded.", "n_failures"),

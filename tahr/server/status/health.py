@@ -146,6 +146,7 @@ def described(model: ServedModel) -> Numbers:
         "error": model.fault or None,
         "backend": model.engine.backend_summary,
         "context_size": model.engine.context_size,
+        "weights": {"bytes": model.engine.n_weight_bytes, "host_bytes": model.engine.n_host_weight_bytes},
         "active_requests": snapshot.requests_running,
         "queued_requests": snapshot.requests_waiting,
         "kv_tiers": counters.pop("tiers"),
