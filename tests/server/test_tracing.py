@@ -23,14 +23,12 @@ class Collector:
     """Takes spans over HTTP, as a real one does."""
 
     def __init__(self) -> None:
-        self.paths: list[str] = []
-        self.bodies: list[bytes] = []
+        self.received: list[tuple[str, bytes]] = []
         collector = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                collector.paths.append(self.path)
-                collector.bodies.append(self.rfile.read(int(self.headers["content-length"])))
+                collector.received.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
                 self.send_response(200)
                 self.send_header("content-type", "application/x-protobuf")
                 self.end_headers()
@@ -42,10 +40,30 @@ class Collector:
         self.address = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
+    def bodies_of(self, path: str) -> list[bytes]:
+        return [body for at, body in self.received if at == path]
+
+    @property
+    def paths(self) -> set[str]:
+        return {path for path, _ in self.received}
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [body for _, body in self.received]
+
+    def histograms(self) -> dict[str, list[Any]]:
+        """Points by the name of their metric, as the last message has them."""
+        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+        last = ExportMetricsServiceRequest.FromString(self.bodies_of("/v1/metrics")[-1])
+        metrics = [each for group in last.resource_metrics for scope in group.scope_metrics for each in scope.metrics]
+        assert all(each.unit == "s" for each in metrics)
+        return {each.name: list(each.histogram.data_points) for each in metrics}
+
     def spans(self) -> list[Any]:
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-        found = [ExportTraceServiceRequest.FromString(body) for body in self.bodies]
+        found = [ExportTraceServiceRequest.FromString(body) for body in self.bodies_of("/v1/traces")]
         groups = [group for each in found for group in each.resource_spans]
         assert all(attributes(group.resource)["service.name"] == "tahr" for group in groups)
         return [span for group in groups for scope in group.scope_spans for span in scope.spans]
@@ -81,7 +99,7 @@ def test_a_request_is_a_span_with_its_parts() -> None:
     collector = Collector()
     with traced(collector) as client:
         made = ask(client, {"traceparent": f"00-{TRACE}-{PARENT}-01"}, max_tokens=7, temperature=0.5).json()
-    assert set(collector.paths) == {"/v1/traces"}
+    assert collector.paths == {"/v1/traces", "/v1/metrics"}
     (whole,) = [span for span in collector.spans() if span.name == "chat scripted"]
     assert (whole.trace_id.hex(), whole.parent_span_id.hex()) == (TRACE, PARENT)
     told = attributes(whole)
@@ -99,6 +117,10 @@ def test_a_request_is_a_span_with_its_parts() -> None:
         "http.response.status_code": 200,
     }
     assert {name: told.get(name) for name in expected} == expected
+    latencies = [name for name in told if name.startswith("gen_ai.latency.")]
+    assert sorted(latencies) == [
+        f"gen_ai.latency.time_in_{part}" for part in ("model_decode", "model_prefill", "queue")
+    ]
     assert "error.type" not in told and whole.start_time_unix_nano < whole.end_time_unix_nano
 
 
@@ -168,6 +190,39 @@ def test_refusals_and_failures_are_told_and_texts_are_not() -> None:
     assert sorted(attributes(span)["error.type"] for span in spans) == ["400", "401", "404", "error"]
     assert all(span.status.code == 2 for span in spans) and len(spans) == len(collector.spans())
     assert SECRET.encode() not in b"".join(collector.bodies)
+
+
+def test_server_metrics_have_the_names_and_bounds_of_the_conventions() -> None:
+    collector = Collector()
+    with traced(collector) as client:
+        ask(client, max_tokens=7)
+        ask(client, max_tokens=7, stream=True)
+        ask(client, content=f"{SECRET} FAIL@3", stream=True)
+        client.post("/v1/completions", json={"prompt": SECRET, "max_tokens": 3})
+        assert ask(client, temperature=-1).status_code == 400  # never began
+    found = collector.histograms()
+    assert {name: len(points[0].explicit_bounds) for name, points in found.items()} == {
+        "gen_ai.server.request.duration": 14,
+        "gen_ai.server.time_to_first_token": 16,
+        "gen_ai.server.time_per_output_token": 13,
+    }
+    by_kind = {
+        (told["gen_ai.operation.name"], told.get("error.type", "")): point.count
+        for point in found["gen_ai.server.request.duration"]
+        for told in [attributes(point)]
+    }
+    assert by_kind == {("chat", ""): 2, ("chat", "error"): 1, ("text_completion", ""): 1}
+    told = attributes(found["gen_ai.server.time_to_first_token"][0])
+    assert told["gen_ai.provider.name"] == "tahr" and told["gen_ai.request.model"] == "scripted"
+    assert SECRET.encode() not in b"".join(collector.bodies)
+
+
+def test_a_collector_of_spans_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
+    collector = Collector()
+    with traced(collector) as client:
+        ask(client)
+    assert collector.paths == {"/v1/traces"}
 
 
 def test_a_dead_collector_harms_nobody() -> None:

@@ -45,8 +45,20 @@ def open_tracer(endpoint: str | None, host: str) -> "Tracer | None":
 
 def traces_url(endpoint: str) -> str:
     """Where spans are posted to; an endpoint is a collector's address, or that very place."""
-    base = endpoint.rstrip("/")
-    return base if base.endswith("/v1/traces") else f"{base}/v1/traces"
+    return f"{base_url(endpoint)}/v1/traces"
+
+
+def base_url(endpoint: str) -> str:
+    """The collector's address."""
+    return endpoint.rstrip("/").removesuffix("/v1/traces")
+
+
+def resource_of() -> Any:
+    """The server as OpenTelemetry's library describes what spans and metrics are of."""
+    from opentelemetry.sdk.resources import Resource
+
+    name = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "tahr"}
+    return Resource.create({**name, "service.version": __version__})
 
 
 class Tracer(Observer):
@@ -56,15 +68,12 @@ class Tracer(Observer):
         try:
             from opentelemetry import trace
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-            from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ImportError as error:
             raise ConfigError(MISSING.format(install=install_extra("otel"))) from error
-        name = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "tahr"}
-        resource = Resource.create({**name, "service.version": __version__})
-        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider = TracerProvider(resource=resource_of(), shutdown_on_exit=False)
         exporter = OTLPSpanExporter(endpoint=traces_url(endpoint), timeout=EXPORT_TIMEOUT_S)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("tahr", __version__)
@@ -89,7 +98,7 @@ class Tracer(Observer):
         )
         if span.is_recording():
             if generation:
-                span.set_attributes({**parameters(generation.params), **usage(generation)})
+                span.set_attributes({**parameters(generation.params), **usage(generation), **latencies(generation)})
                 self._children(span, generation)
             if fault := fault_of(record):
                 span.set_attribute("error.type", fault)
@@ -145,6 +154,21 @@ def usage(generation: GenerationRecord) -> dict[str, Any]:
         "gen_ai.usage.cache_read.input_tokens": generation.n_cached,
         "gen_ai.response.finish_reasons": generation.reasons,
     }
+
+
+def latencies(generation: GenerationRecord) -> dict[str, float]:
+    """Seconds of the first choice that is finished, as other engines tell them."""
+    if not generation.stats:
+        return {}
+    stats = generation.stats[0]
+    first_token_s = stats.first_token_at - generation.arrived if stats.first_token_at else None
+    values = {
+        "gen_ai.latency.time_in_queue": stats.queue_s,
+        "gen_ai.latency.time_in_model_prefill": stats.prefill_s,
+        "gen_ai.latency.time_in_model_decode": stats.decode_s,
+        "gen_ai.latency.time_to_first_token": first_token_s,
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def facts_of(part: str, stats: "RequestStats") -> dict[str, Any]:

@@ -22,6 +22,7 @@ from tahr.server.models.pool import ModelPool
 from tahr.server.models.registry import ModelRegistry, ServedModel
 from tahr.server.models.text_pool import TextPool
 from tahr.server.observe.observer import Observers
+from tahr.server.observe.otel_metrics import open_otel_metrics
 from tahr.server.observe.request_dumps import open_dumps
 from tahr.server.observe.request_log import RequestLog
 from tahr.server.observe.server_metrics import ServerMetrics
@@ -80,8 +81,11 @@ class ServerState:
         self.kept_images = KeptImages(settings.kept_image_bytes)
         self.metrics = ServerMetrics()
         tracer = open_tracer(settings.otlp_endpoint, settings.host)
+        otel_metrics = open_otel_metrics(settings.otlp_endpoint, settings.host)
         dumps = open_dumps(settings.request_dump_dir, settings.request_dump_texts, plain_settings(settings))
-        self.observers = Observers([self.metrics, RequestLog(), self.ledger, *filter(None, (tracer, dumps))])
+        self.observers = Observers(
+            [self.metrics, RequestLog(), self.ledger, *filter(None, (tracer, otel_metrics, dumps))]
+        )
 
     def _open_ledger(self) -> Ledger:
         try:
