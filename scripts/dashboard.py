@@ -83,6 +83,7 @@ PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "short",
         {
             "loaded": f"sum(tahr_models_loaded{{{WHERE}}})",
+            "asleep": f"sum(tahr_models_asleep{{{WHERE}}})",
             "loads that failed": f"sum(tahr_model_load_failures_total{{{WHERE}}})",
         },
     ),

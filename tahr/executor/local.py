@@ -189,6 +189,15 @@ class LocalExecutor(LocalSampling):
     def weights_changed(self) -> bool:
         return any(model.files.has_changed for model in self.executed.values())
 
+    def sleep(self) -> int:
+        for model in self.executed.values():
+            model.forget_plans()
+        models = [model.forwards for model in self.executed.values()]
+        return self.backend.sleep([self.decoder, *models], [model.kv for model in self.executed.values()])
+
+    def wake(self) -> None:
+        self.backend.wake()
+
     def energy_counter(self) -> EnergyCounter | None:
         return self.backend.energy_counter()
 

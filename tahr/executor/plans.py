@@ -81,6 +81,11 @@ class ExecutedModel:
         step = self.inputs.within(replace(self.buckets[output][bucket], extras=extras))
         return backend.record(lambda: forward(backend, step, self.kv), step)
 
+    def forget_plans(self) -> None:
+        """Drop all plans: what they were recorded on goes."""
+        self.plans.clear()
+        self.last = None
+
     def _follow(self, bank: LoraBank | None) -> None:
         """Drop the plans of other adapters: they hold graphs and buffers that no step needs any more."""
         assert bank, "adapters have rows before a step has adapters"

@@ -223,6 +223,13 @@ class Executor(Protocol):
     def weights_changed(self) -> bool:
         """Whether the files of the weights are no longer what was loaded; any thread may ask."""
 
+    def sleep(self) -> int:
+        """Give memory back until `wake`, with all that is in pages and states; the bytes that it was. Nothing may be
+        in flight."""
+
+    def wake(self) -> None:
+        """Take the memory again; an error leaves everything asleep."""
+
     def energy_counter(self) -> EnergyCounter | None:
         """A counter of the energy that its devices use, where there is one; another thread may read it."""
 

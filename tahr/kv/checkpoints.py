@@ -67,6 +67,11 @@ class StateCheckpoints:
         else:
             self._by_hash[block_hash] = slot
 
+    def clear(self) -> None:
+        """Let nobody begin with any of these states."""
+        for block_hash in list(self._by_hash):
+            self.remove(block_hash)
+
     def remove(self, block_hash: bytes) -> None:
         """Let nobody begin with this state."""
         if block_hash in self._by_hash:

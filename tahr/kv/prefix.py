@@ -216,6 +216,14 @@ class PrefixCache:
 
     # ---- states -----------------------------------------------------------------------------------------------
 
+    def clear(self) -> None:
+        """Let nobody find anything; pages that sequences hold stay theirs."""
+        for pool in self.pools:
+            while pool.evict():
+                pass
+        if self.checkpoints:
+            self.checkpoints.clear()
+
     def checkpoints_in(self, hashes: BlockHashes, tokens: ListOf[int], n_reused: int) -> tuple[int, ...]:
         """Where the state of a text is worth keeping: after its last full page, and at the end of what it has in common
         with another text, since more texts may begin like that.

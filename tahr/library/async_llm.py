@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 from tahr.backends.api import Floats
 from tahr.collector import rare_collections
 from tahr.config import EngineConfig, LoraChoice, SamplingParams
+from tahr.engine import sleeping
 from tahr.engine.adapters.registry import check_name
 from tahr.engine.sequences.adapter_stack import LoadedAdapter
 from tahr.engine.sequences.resolved import ResolvedRequest
@@ -70,6 +71,7 @@ class AsyncLLM:
         self._wake = threading.Condition()
         self._closing = False
         self._idle_work: IdleWork | None = None  # only the engine's thread touches it
+        self.asleep = False  # only the engine's thread changes it
         self._compiling = Compiling(self.llm.grammars)
         self._thread = threading.Thread(target=self._work, name="tahr-engine", daemon=True)
         self._thread.start()
@@ -217,7 +219,16 @@ class AsyncLLM:
         request_id = request.id if isinstance(request, Stream) else request
         if type(request_id) is not int:
             raise ConfigError(f"abort is given {short(request)}, but it needs a stream or the id of one.")
-        await self._call(lambda: self._abort(request_id))
+        await self._call(lambda: self._abort(request_id), wakes=False)
+
+    async def sleep(self) -> int:
+        """Give memory back until the next request: keys and values, and on a GPU the weights, which wait in the host's
+        memory. Returned are the bytes that are free now; what works is not put to sleep."""
+        return await self._call(self._sleep, wakes=False)
+
+    async def wake(self) -> None:
+        """Be ready again; requests do so by themselves."""
+        await self._call(lambda: None)
 
     def when_idle(self, work: IdleWork) -> None:
         """Call `work` on the engine's thread whenever there is nothing to do, from now on, until it returns False.
@@ -291,8 +302,8 @@ class AsyncLLM:
                 self._dispatchers[loop] = Dispatcher(loop, self._lock, self._interval_s)
             return self._dispatchers[loop]
 
-    def _call(self, work: Callable[[], T]) -> "asyncio.Future[T]":
-        """Run something on the engine's thread, between two steps."""
+    def _call(self, work: Callable[[], T], wakes: bool = True) -> "asyncio.Future[T]":
+        """Run something on the engine's thread, between two steps; an engine that sleeps is woken before."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -301,6 +312,8 @@ class AsyncLLM:
                 return
             outcomes = self._outcomes.setdefault(loop, [])
             try:
+                if wakes and self.asleep:
+                    self._wake_up()
                 outcomes.append((future, work(), None))
             except Exception as error:
                 outcomes.append((future, None, error))
@@ -391,6 +404,18 @@ class AsyncLLM:
         if self._jobs:
             self._finish_jobs()
             self._settle()
+
+    def _sleep(self) -> int:
+        if self.asleep:
+            return 0
+        n_bytes = sleeping.sleep(self.llm.engine)
+        self.asleep = True
+        self._idle_work = None
+        return n_bytes
+
+    def _wake_up(self) -> None:
+        sleeping.wake(self.llm.engine)
+        self.asleep = False
 
     def _open(self, queue: OutputQueue, resolved: ResolvedRequest, grammar: GrammarState | None) -> None:
         queue.request = self.llm.driver.submit(resolved, grammar)

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from tahr.server.admin import adapters, drain, model_routes
+from tahr.server.admin import adapters, drain, model_routes, sleeping
 from tahr.server.anthropic import routes as anthropic
 from tahr.server.audio import routes as audio
 from tahr.server.files import routes as files
@@ -53,6 +53,7 @@ ROUTES = [
     *ollama.ROUTES,
     *llamacpp.ROUTES,
     *model_routes.ROUTES,
+    *sleeping.ROUTES,
     *OWN,
     *page.ROUTES,
 ]

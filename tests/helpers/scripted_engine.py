@@ -236,6 +236,7 @@ class ScriptedEngine:
         self.inputs = TextInputs(self.tokenizer, None, context_size, vector_width=4)
         self.alive, self.cpu_s, self.warms = True, 0.0, False
         self.weights_changed = False
+        self.asleep = self.cannot_sleep = self.cannot_wake = False
         self.live: set[int] = set()
         self.scripts: list[str] = []  # what it replies next, where that does not follow from the prompt
         self.seen: list[ScriptedReply] = []
@@ -249,6 +250,7 @@ class ScriptedEngine:
         resolved: ResolvedRequest,
         whole: bool = False,
     ) -> ScriptedReply:
+        assert not self.asleep, "a request for a model that sleeps"
         reply = ScriptedReply(self, list(resolved.tokens), resolved.params, resolved.reply_format)
         if self.obeys_words and "REFUSE" in reply.text:
             raise ConfigError("top_k is refused by the script.")
@@ -280,6 +282,18 @@ class ScriptedEngine:
 
     def warm_when_idle(self) -> None:
         self.warms = True
+
+    async def sleep(self) -> int:
+        assert not self.live, "put to sleep while a request runs"
+        if self.cannot_sleep:
+            raise ConfigError("The script does not sleep.")
+        self.asleep = True
+        return self.n_bytes - self.n_weight_bytes
+
+    async def wake(self) -> None:
+        if self.cannot_wake:
+            raise GenerateError("The script does not wake.")
+        self.asleep = False
 
     def snapshot(self) -> StatsSnapshot:
         return replace(self.stats, requests_running=len(self.live))

@@ -193,6 +193,17 @@ class Memory(Device):
         rows: Floats = buffer.data[list(slots)]
         return rows
 
+    def sleep(self, models: Sequence[object], stores: Sequence[KVStore]) -> int:
+        """Give memory back until `wake`; the bytes that it was. Nothing runs meanwhile, and no plan is kept.
+
+        What lies in `stores` is lost. Weights that `models` lead to go to the host, if the device has memory of its
+        own. The default body has nothing to give.
+        """
+        return 0
+
+    def wake(self) -> None:
+        """Take the memory again; stores are all zero. Where there is none the error leaves everything asleep."""
+
     @property
     @abstractmethod
     def kv_dtypes(self) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ from tahr.backends.cpu.queue import CpuPlan, QuantisedRows, Queue, offer_quantis
 from tahr.backends.cpu.recurrence import check_delta_net, check_state_space, enqueue_delta_net, enqueue_state_space
 from tahr.backends.cpu.row_ops import RowOps
 from tahr.backends.cpu.sampling import NativeSampler
+from tahr.backends.cpu.sleeping import drop_contents
 from tahr.backends.cpu.slots import SlotMemory
 from tahr.backends.cpu.weights import PackedMatrix, packed_format, stack_shape, table_bytes
 from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampledAtOnce, SampleRows
@@ -152,6 +153,9 @@ class CpuBackend(RowOps):
                 f"The cpu backend cannot keep a KV cache of {layout.dtype}. Use one of: {', '.join(KV_TYPES)}."
             )
         return make_layer(shape, n_pages, layout.page_size, layout.dtype)
+
+    def sleep(self, models: Sequence[object], stores: Sequence[KVStore]) -> int:
+        return sum(map(drop_contents, stores))
 
     def state_layer(self, shape: StateShape, n_slots: int) -> Floats:
         return np.zeros((n_slots, *shape.shape), np.float32)

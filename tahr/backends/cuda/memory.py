@@ -35,6 +35,7 @@ from tahr.backends.cuda.layouts.fp8 import converts_fp8
 from tahr.backends.cuda.ops.device_rows import FetchedRows, made
 from tahr.backends.cuda.ops.step_inputs import RecordingContext, make_inputs
 from tahr.backends.cuda.pages import CudaPageIO
+from tahr.backends.cuda.sleeping import SleepingMemory
 from tahr.backends.cuda.weights import free_and_total, join, refusing_unfit, take, taken_bytes
 from tahr.backends.host.budget import device_kv_budget
 from tahr.backends.host.energy import nvml_counter
@@ -58,6 +59,7 @@ class CudaMemory(Backend):
     context: RecordingContext
     _ring: LayerRing | None = None  # layers that do not stay on the device
     _page_size = 0  # smallest page size of its KV stores
+    _sleeping: SleepingMemory | None = None  # once it has slept
 
     @property
     def kv_dtypes(self) -> tuple[str, ...]:
@@ -127,6 +129,14 @@ class CudaMemory(Backend):
     def fetch(self, tensor: Tensor) -> Fetched:
         live = tensor.data.live()
         return HostRows(live.float().numpy()) if self.device.type == "cpu" else FetchedRows(live)
+
+    def sleep(self, models: Sequence[object], stores: Sequence[KVStore]) -> int:
+        self._sleeping = self._sleeping or SleepingMemory(self.device)
+        return self._sleeping.sleep(models, [store.layers for store in stores])
+
+    def wake(self) -> None:
+        if self._sleeping:
+            self._sleeping.wake()
 
     def step_inputs(self, limits: StepLimits) -> StepInputs:
         return make_inputs(limits, self.last_tokens, self._page_size or 1)

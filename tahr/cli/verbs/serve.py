@@ -65,6 +65,12 @@ SERVER = (
         float,
         "seconds a model without requests stays loaded (default: ever)",
     ),
+    Option(
+        ("--sleep-after",),
+        "sleep_after_s",
+        float,
+        "seconds after which a model without requests gives memory back until the next one (default: never)",
+    ),
     Option(("--max-tokens-cap",), "max_tokens_cap", whole_number, "longest reply a request may ask for"),
     Option(("--request-timeout",), "request_timeout_s", float, "seconds a request may take (0: as long as it needs)"),
     Option(

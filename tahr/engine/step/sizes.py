@@ -65,6 +65,13 @@ class StepSizes:
         self._known.discard(key)
         self._fresh.pop(key, None)
 
+    def forget(self) -> None:
+        """All plans are gone."""
+        self._known.clear()
+        self._fresh.clear()
+        self._n_fallbacks.clear()
+        self._cold = None
+
     def follow(self, adapters: tuple[int, ...]) -> None:
         """Plans with adapters are recorded again when these change what steps are made of."""
         if adapters != self._adapters:

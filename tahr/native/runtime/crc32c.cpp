@@ -58,7 +58,7 @@ uint32_t sum_of(uint32_t sum, const std::byte* data, int64_t n_bytes) {
 
 #if defined(__x86_64__)
 
-__attribute__((target("sse4.2"))) uint32_t by_instruction(uint32_t sum, const std::byte* data, int64_t n_bytes) {
+__attribute__((target("sse4.2,crc32"))) uint32_t by_instruction(uint32_t sum, const std::byte* data, int64_t n_bytes) {
   const std::byte* end = data + n_bytes;
   uint64_t wide = sum;
   for (; end - data >= WORD; data += WORD) wide = _mm_crc32_u64(wide, word_at(data));

@@ -134,6 +134,12 @@ class ServedEngine(Protocol):
     def warms(self) -> bool:
         """Whether something of that is left to prepare."""
 
+    async def sleep(self) -> int:
+        """Give memory back until it is woken; the bytes that it was. Refused with a TahrError if it cannot."""
+
+    async def wake(self) -> None:
+        """Take the memory again; an error leaves it asleep."""
+
     def snapshot(self) -> "StatsSnapshot":
         """All counters at this moment."""
 

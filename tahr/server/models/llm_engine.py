@@ -115,6 +115,17 @@ class LlmEngine:
     def warms(self) -> bool:
         return self._warming is not None and not self._warming.finished
 
+    async def sleep(self) -> int:
+        """Give memory back until it is woken."""
+        n_bytes = await self._llm.sleep()
+        self._warming = None
+        return n_bytes
+
+    async def wake(self) -> None:
+        """Take the memory again, and prepare its steps anew."""
+        await self._llm.wake()
+        self.warm_when_idle()
+
     def snapshot(self) -> "StatsSnapshot":
         """All counters at this moment."""
         return self._llm.stats()

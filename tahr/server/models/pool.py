@@ -20,7 +20,8 @@ from tahr.library.embeddings import EmbeddingOptions
 from tahr.server.http.errors import HttpError
 from tahr.server.http.request import HttpRequest
 from tahr.server.models.engine_port import ServedEngine
-from tahr.server.models.registry import ModelLoader, ModelRegistry, Phase, ServedModel, UnloadedModel
+from tahr.server.models.registry import ModelLoader, ModelRegistry, ModelRest, Phase, ServedModel, UnloadedModel
+from tahr.server.models.sleep import ModelSleep
 from tahr.speech.audio.wav import a_tenth_of_noise
 from tahr.speech.decoding.options import TranscribeOptions
 
@@ -38,13 +39,20 @@ class ModelPool:
     be unloaded takes no new requests, so that it becomes free however many come; they wait until it is loaded again.
     """
 
-    def __init__(self, models: ModelRegistry, budget_bytes: int | None, keep_alive_s: float | None):
+    def __init__(
+        self,
+        models: ModelRegistry,
+        budget_bytes: int | None,
+        keep_alive_s: float | None,
+        sleep_after_s: float | None = None,
+    ):
         self.budget_bytes = budget_bytes
         self.keep_alive_s = keep_alive_s
         self.n_loads = self.n_unloads = self.n_failures = 0
         self.max_bytes = 0  # the most that was ever in memory
         self.past: Counter[str] = Counter()  # counters of engines that are unloaded
         self._models = models
+        self.sleep = ModelSleep(models, sleep_after_s, self._left_alone)
         self._turn = asyncio.Lock()  # held by the one load that frees memory
         self._left = asyncio.Event()  # set when a model may have become free
         self._loading_bytes = 0
@@ -58,7 +66,7 @@ class ModelPool:
     @property
     def n_bytes(self) -> int:
         """The memory of all models that are loaded or being loaded."""
-        return self._loading_bytes + sum(model.n_bytes or 0 for model in self._models.loaded)
+        return self._loading_bytes + sum((model.n_bytes or 0) - model.rest.n_bytes for model in self._models.loaded)
 
     @property
     def n_loaded(self) -> int:
@@ -82,7 +90,7 @@ class ModelPool:
         """
         if request in model.users:
             return False
-        if model.loaded_engine is None or model.unload_task:
+        if not is_ready(model):
             raise UnloadedModel(model)
         self._add_user(request, model)
         return True
@@ -112,6 +120,7 @@ class ModelPool:
 
     def _add_user(self, request: HttpRequest, model: ServedModel) -> None:
         model.users.add(request)
+        self.sleep.put_off(model)
         if model.expiry:
             model.expiry.cancel()
             model.expiry = None
@@ -123,6 +132,13 @@ class ModelPool:
         if not model.users:
             self._left.set()
             self._expect_expiry(model)
+            self.sleep.expect(model)
+
+    async def _left_alone(self, model: ServedModel) -> None:
+        """Wait until no request uses the model."""
+        while model.users:
+            self._left.clear()
+            await self._left.wait()
 
     # ---- how long a model stays -------------------------------------------------------------------------------
 
@@ -161,7 +177,7 @@ class ModelPool:
         """Have a model loaded. All who ask meanwhile wait for the same load, which nobody's leaving ends."""
         if model not in self._models.models:
             raise self._models.unknown(model.name)  # the model was deleted since the request has found it
-        if model.loaded_engine and not model.unload_task:
+        if is_ready(model):
             model.users |= model.waiting
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             done.set_result(None)
@@ -179,9 +195,14 @@ class ModelPool:
     async def _load(self, model: ServedModel) -> None:
         if model.unload_task:
             await asyncio.shield(model.unload_task)
+        if model.rest.task:
+            await asyncio.wait([model.rest.task])
         async with self._turn:
             if self._models.phase is Phase.CLOSING:
                 raise self._models.unavailable()
+            if model.loaded_engine:
+                await self._wake(model, model.loaded_engine)
+                return
             loader = model.loader
             began = time.monotonic()
             assert loader, "a model without a loader is never unloaded"
@@ -197,12 +218,25 @@ class ModelPool:
             model.users |= model.waiting  # nothing else may unload it first
             if not model.users:
                 self._expect_expiry(model)
+                self.sleep.expect(model)
             self.n_loads += 1
             self.max_bytes = max(self.max_bytes, self.n_bytes)
             weights_mb = engine.n_weight_bytes / 1e6
             kv_mb = (engine.n_bytes - engine.n_weight_bytes) / 1e6
             facts = model.name, time.monotonic() - began, weights_mb, kv_mb
             log.info("loaded model=%s seconds=%.2f weights_mb=%.0f kv_reserved_mb=%.0f", *facts)
+
+    async def _wake(self, model: ServedModel, engine: ServedEngine) -> None:
+        """Room for what the model has given back, then the model."""
+        try:
+            await self._free_memory_for(model, model.rest.n_bytes)
+            await self.sleep.wake(model, engine)
+        except Exception as error:
+            raise load_failure(model, error) from error
+        finally:
+            self._loading_bytes = 0
+        model.used_at = time.monotonic()
+        model.users |= model.waiting
 
     async def _loaded_engine(self, model: ServedModel, loader: ModelLoader) -> ServedEngine:
         """Room first, then the engine; one that turns out larger than its files promised must find room as well."""
@@ -236,7 +270,7 @@ class ModelPool:
 
     async def _unload_one(self, loading: ServedModel) -> None:
         """Unload the model that was used least recently, if possible one without requests."""
-        others = [each for each in self._models.loaded if each.loader]
+        others = [each for each in self._models.loaded if each.loader and each is not loading]
         if not others:
             raise ServerError(f"There is no room for {loading.name}: raise --models-budget.")
         victim = min(others, key=lambda each: (bool(each.users), each.used_at))
@@ -264,16 +298,18 @@ class ModelPool:
 
     async def _unload(self, model: ServedModel, reason: str) -> None:
         try:
-            while model.users:
-                self._left.clear()
-                await self._left.wait()
+            await self._left_alone(model)
+            if model.rest.task:
+                await asyncio.wait([model.rest.task])
             engine = model.loaded_engine
             if engine is None:
                 return
+            self.sleep.put_off(model)
             await engine.close()
             counts = engine.snapshot()
             self.past.update({name: getattr(counts, name) for name in COUNTED})
             engine = model.loaded_engine = None
+            model.rest = ModelRest()
             self._expect_expiry(model)
             await asyncio.to_thread(give_back_memory)
             self.n_unloads += 1
@@ -284,7 +320,8 @@ class ModelPool:
     async def close(self) -> None:
         """Unload everything; the server has ended its requests."""
         for model in self._models.models:
-            for task in filter(None, (model.load_task, model.unload_task)):
+            self.sleep.put_off(model)
+            for task in filter(None, (model.load_task, model.unload_task, model.rest.task)):
                 task.cancel()
                 with suppress(asyncio.CancelledError, Exception):
                     await task
@@ -292,6 +329,11 @@ class ModelPool:
                 model.expiry.cancel()
             if model.loaded_engine:
                 await model.loaded_engine.close()
+
+
+def is_ready(model: ServedModel) -> bool:
+    """Whether requests may use it now."""
+    return model.loaded_engine is not None and not (model.unload_task or model.rest.asleep or model.rest.task)
 
 
 def is_of_batch(request: object) -> bool:

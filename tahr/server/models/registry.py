@@ -55,6 +55,16 @@ class ModelLoader(Protocol):
         """Facts from the files of the model."""
 
 
+@dataclass(slots=True)
+class ModelRest:
+    """Sleep of a model that is loaded."""
+
+    asleep: bool = False
+    n_bytes: int = 0  # memory that it has given back
+    task: "asyncio.Task[None] | None" = None  # puts it to sleep once its requests are finished
+    due: asyncio.TimerHandle | None = None  # begins that
+
+
 @dataclass(slots=True, eq=False)
 class ServedModel:
     """A model and the names it answers to; the first is the one in metrics and logs. It may be loaded or not."""
@@ -80,6 +90,7 @@ class ServedModel:
     used_at: float = 0.0
     keep_alive_s: float | None = None  # time it stays without requests; None: for ever
     expiry: asyncio.TimerHandle | None = None
+    rest: ModelRest = field(default_factory=ModelRest)
     expires_at: float = 0.0  # time of unloading, if it has one
     _n_steps: int = -1  # the engine's counter when it last moved
     _moved_at: float = 0.0
@@ -110,6 +121,8 @@ class ServedModel:
     def state(self) -> str:
         if self.unload_task:
             return "unloading"
+        if self.loaded_engine and self.rest.asleep:
+            return "asleep"
         return "loaded" if self.loaded_engine else "loading" if self.load_task else "unloaded"
 
     @property

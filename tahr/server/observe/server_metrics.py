@@ -257,7 +257,9 @@ def tier_families(engines: "Mapping[str, StatsSnapshot]") -> list[Metric]:
 
 
 def pool_families(pool: "ModelPool") -> list[Metric]:
-    return [Metric(kind, both(name, ""), help, {(): getattr(pool, field)}) for name, kind, help, field in POOL_METRICS]
+    made = [Metric(kind, both(name, ""), help, {(): getattr(pool, field)}) for name, kind, help, field in POOL_METRICS]
+    asleep = Metric("gauge", ("tahr_models_asleep",), "Loaded models that sleep.", {(): pool.sleep.n_asleep})
+    return [*made, asleep]
 
 
 def session_families(stats: "SessionStats") -> list[Metric]:

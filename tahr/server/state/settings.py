@@ -35,6 +35,7 @@ class Settings:
     # limit on the memory of all loaded models; None: all are loaded at the start
     models_budget_bytes: int | None = None
     model_keep_alive_s: float | None = None  # time a model without requests stays loaded; None: for ever
+    sleep_after_s: float | None = None  # time after which a model without requests sleeps; None: never
     max_tokens_cap: int | None = None
     request_timeout_s: float | None = None  # 0: none either
     body_timeout_s: float = 60.0
@@ -76,6 +77,7 @@ class Settings:
         "max_websockets": whole(0),
         "models_budget_bytes": whole(1, MAX_BYTES),
         "model_keep_alive_s": Range(0, 1e9),
+        "sleep_after_s": Range(0, 1e9),
         "max_tokens_cap": whole(1),
         "request_timeout_s": Range(0, 1e6),
         "body_timeout_s": Range(0, 1e6, low_included=False),

@@ -53,7 +53,9 @@ class ServerState:
         self.n_sockets = 0  # WebSockets that are open
         self.began = time.monotonic()
         self.models = ModelRegistry(settings.sampling)
-        self.pool = ModelPool(self.models, settings.models_budget_bytes, settings.model_keep_alive_s)
+        self.pool = ModelPool(
+            self.models, settings.models_budget_bytes, settings.model_keep_alive_s, settings.sleep_after_s
+        )
         self._file = StateFile(Path(settings.state_dir).expanduser()) if settings.state_dir else None
         self.keys = KeyRing(settings.api_keys)
         self._stored_keys = StoredKeys(self._file, self.keys) if self._file else None
