@@ -15,6 +15,7 @@ from model_cases import CASES, make_weights
 from model_files import write_hf
 from tahr import AsyncLLM, SamplingParams
 from tahr.backends import open_backend
+from tahr.backends.cuda.layouts.presence import interprets
 from tahr.config import EngineConfig
 from tahr.engine import sleeping
 from tahr.engine.engine import Engine
@@ -41,6 +42,8 @@ def reply(engine: Engine, n: int = 4) -> list[int]:
 @pytest.mark.parametrize("case", ["llama", "qwen3_next"])  # pages alone, and states beside them
 @pytest.mark.parametrize("name", NAMES)
 def test_texts_are_the_same_after_a_sleep(name: str, case: str, tmp_path: Path) -> None:
+    if name == "cuda" and interprets():
+        pytest.skip("a step takes seconds there; `test_storages_become_empty_and_full_again` shows the device's part")
     engine = engine_of(name, case, tmp_path)
     wanted = reply(engine)
     assert reply(engine) == wanted
@@ -69,7 +72,7 @@ def test_what_works_or_would_lose_something_does_not_sleep(tmp_path: Path, monke
             patch.setattr(owner, name, idle)
             sleeping.sleep(engine)
     with monkeypatch.context() as patch, pytest.raises(ConfigError, match="adapters on a GPU"):
-        patch.setattr(type(engine.adapters), "n_used", 1)
+        patch.setattr(engine.adapters, "n_used", 1)
         patch.setattr(engine.executor, "facts", engine.executor.facts._replace(has_own_memory=True))
         sleeping.sleep(engine)
     assert sleeping.sleep(engine) > 0

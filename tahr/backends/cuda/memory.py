@@ -39,6 +39,7 @@ from tahr.backends.cuda.sleeping import SleepingMemory
 from tahr.backends.cuda.weights import free_and_total, join, refusing_unfit, take, taken_bytes
 from tahr.backends.host.budget import device_kv_budget
 from tahr.backends.host.energy import nvml_counter
+from tahr.errors import ConfigError
 from tahr.offload.homes import USUAL_HOMES, Home
 from tahr.weights.tensor import HostTensor
 
@@ -131,6 +132,8 @@ class CudaMemory(Backend):
         return HostRows(live.float().numpy()) if self.device.type == "cpu" else FetchedRows(live)
 
     def sleep(self, models: Sequence[object], stores: Sequence[KVStore]) -> int:
+        if self._ring:
+            raise ConfigError("Models whose layers pass through the card do not sleep: unload the model.")
         self._sleeping = self._sleeping or SleepingMemory(self.device)
         return self._sleeping.sleep(models, [store.layers for store in stores])
 

@@ -121,7 +121,7 @@ def tensors_in(things: Iterable[object]) -> Iterator[torch.Tensor]:
 
 
 def parts_of(thing: object) -> Iterable[object]:
-    """What an object is made of."""
+    """Values of an object's fields, or of a container."""
     if isinstance(thing, tuple | list):
         return thing
     if isinstance(thing, dict):
