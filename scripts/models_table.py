@@ -36,7 +36,8 @@ model of each family gives the logits of transformers to 1e-4 in f32, from safet
 from GGUF (`tests/models/test_models.py`, `tests/models/test_encoders.py`, `tests/models/test_towers.py`,
 `tests/models/test_chat_vision.py`); a recorded plan equals eager ops (`tests/models/test_plan.py`); on a GPU the same
 in bf16 (`tests/cuda/test_cuda.py`). What reads images was not run on a GPU; what reads recordings
-(`tests/models/test_whisper.py`, to 2e-4) runs on `reference` and `cpu` alone, and is refused by name elsewhere.
+(`tests/models/test_whisper.py`, to 2e-4) and what speaks (`tests/speech/test_speaking.py`, the codes of the released
+code) run on `reference` and `cpu` alone, and are refused by name elsewhere.
 Hybrids (layers with a state) are also served batched, chunked, preempted, forked and from snapshots as they run alone
 (`tests/models/test_families.py`).
 `lines` is about the length of the family's file, divided by the families in it; shared parts (attention, experts,
@@ -62,7 +63,7 @@ Encoders give embeddings and rerank; their GGUFs are those of llama.cpp. What re
 
 
 def modules() -> Iterator[tuple[Path, Any]]:
-    for folder in ("families", "encoders", "towers"):
+    for folder in ("families", "encoders", "towers", "speaking"):
         for path in sorted((ROOT / "tahr" / "models" / folder).rglob("*.py")):
             yield path, importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
@@ -93,6 +94,7 @@ def beside_texts(types: list[str]) -> str:
         "images, as vectors": vision_cases.CASES,
         "images, in chats": chat_vision_cases.CASES,
         "recordings": speech_cases.CASES,
+        "speaks": {"qwen3_tts": {"model_type": "qwen3_tts"}},
     }
     return next((what for what, found in told.items() if any(model_type(c) in types for c in found.values())), "")
 

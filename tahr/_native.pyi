@@ -199,6 +199,18 @@ class Tape:
     def store_rows(
         self, *, n_rows: int, width: int, buffer_width: int, begin: int, row_target: int, x: int, buffer: int
     ) -> None: ...
+    def choose(
+        self,
+        *,
+        n_rows: int,
+        logits: int,
+        stride: int,
+        n_vocab: int,
+        params: int,
+        edits: Sequence[int],
+        tokens: int,
+        ids: int,
+    ) -> None: ...
     def cos_sin(
         self,
         *,

@@ -50,6 +50,7 @@ VERBS = {
     "doctor": Verb("verbs.doctor"),
     "embed": Verb("texts.embed"),
     "transcribe": Verb("texts.transcribe"),
+    "tts": Verb("texts.tts"),
     "batch": Verb("texts.batch", own_signals=True),
     "tokenize": Verb("verbs.tokenize"),
     "detokenize": Verb("verbs.detokenize"),

@@ -13,6 +13,7 @@ from tahr.engine.sampling.dry import Resolve
 from tahr.engine.sampling.sampling_state import SampleRequest, SamplingState
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.sequences.adapter_stack import AdapterStack
+from tahr.engine.sequences.frames import Frames
 from tahr.engine.sequences.parts import NO_ROW, Queueing, ReplyState, WantedOutput
 from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows, RowSource
 from tahr.engine.sequences.resolved import ResolvedRequest
@@ -105,6 +106,7 @@ class Submission:
         It ends when all are computed, unless it `stays`: then its owner adds tokens and closes it.
         """
         self._check_process()
+        self._check_writes()
         if output is Output.LOGITS:
             self.check_generates()
         if len(tokens) > self.context_size:
@@ -117,6 +119,30 @@ class Submission:
         stack = lora if isinstance(lora, AdapterStack) else self.adapters.stack(lora)
         seq = self.row_sequence(list(tokens), sink, output, first_row, stays, stack)
         seq.rows = rows or NO_ROWS
+        seq.queueing.is_background = background
+        self.scheduler.add(seq)
+        return seq
+
+    def submit_frames(
+        self,
+        tokens: ListOf[int],
+        frames: Frames,
+        sink: Callable[[Floats], None],
+        rows: PromptRows = NO_ROWS,
+        salt: str = "",
+        background: bool = False,
+    ) -> Sequence:
+        """Queue a text to be spoken. The codes of the frame behind its last token go to `sink`, [1, n_codes]; its owner
+        adds a token for each frame and closes it."""
+        self._check_process()
+        if not self.facts.frames.n_codes:
+            raise ConfigError("This model does not speak: load one that does, such as qwen3-tts.")
+        self._check(tokens)
+        self._check_length(len(tokens) + 1)
+        self._check_rows(rows, len(tokens))
+        seq = self.row_sequence(list(tokens), sink, Output.FRAME, stays=True)
+        seq.wanted.frames = frames
+        seq.rows = rows.salted(salt) if rows else NO_ROWS
         seq.queueing.is_background = background
         self.scheduler.add(seq)
         return seq
@@ -157,10 +183,16 @@ class Submission:
 
     def check_generates(self) -> None:
         """Refuse to generate with a model that embeds or scores texts."""
+        self._check_writes()
         encoding = self.facts.encoding
         if encoding:
             does = "scores pairs of texts: use rerank" if encoding.scores_pairs else "embeds texts: use embed"
             raise ConfigError(f"This model generates no text, it {does}, or choose a model that generates.")
+
+    def _check_writes(self) -> None:
+        """Refuse texts and states of a model whose steps draw frames."""
+        if self.facts.frames.n_codes:
+            raise ConfigError("This model speaks and writes no text: use speak (tahr tts), or load one that chats.")
 
     def _check(self, tokens: ListOf[int]) -> None:
         if len(tokens) >= self.context_size:

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tahr.backends.api import (
     Backend,
     EnergyCounter,
     Fetched,
     Floats,
+    HostRows,
     Ints,
     KVStore,
     Plan,
@@ -19,6 +22,7 @@ from tahr.backends.api import (
 from tahr.backends.sampling.sample_rows import Sampled, SampleRows
 from tahr.executor.adapters import LocalAdapters
 from tahr.executor.draft_vocabulary import DraftVocabulary
+from tahr.executor.output import Output
 from tahr.executor.pages import LocalPages, memory_facts
 from tahr.executor.plans import (
     TOWER_PAGE,
@@ -32,10 +36,12 @@ from tahr.executor.plans import (
 )
 from tahr.executor.preparing import first_prepared, run_empty
 from tahr.executor.protocol import (
+    NO_FRAMES,
     NO_ROW_SLOTS,
     TOWER,
     DecoderFacts,
     ExecutorFacts,
+    FrameFacts,
     RowFacts,
     StepRequest,
     StepResult,
@@ -141,8 +147,15 @@ class LocalExecutor(LocalSampling):
         if step.sends_adapter_rows:
             self.adapters.bank.send()
         result = self.run(model.plan(backend, step.plan, self.adapters.bank if step.adapter_rounds else None))
-        rows = backend.fetch(result) if step.wants_rows else None
+        rows = self._rows_of(model, step, result) if step.wants_rows else None
         return LaunchedStep(model.files, result, rows, self._vocabularies.get(step.model))
+
+    def _rows_of(self, model: ExecutedModel, step: StepRequest, result: Tensor) -> Fetched:
+        """The rows that a step gives to the host: those of its result, or the codes that it has drawn."""
+        frames = model.inputs.frames
+        if step.output == Output.FRAME and frames:
+            return HostRows(frames.drawn().astype(np.float32))
+        return self.backend.fetch(result)
 
     def run(self, plan: Plan) -> Tensor:
         """Begin to compute the rows of a step; from here on its inputs may be filled again."""
@@ -211,6 +224,13 @@ class LocalExecutor(LocalSampling):
         return head.apply(self.backend, rows) if head else rows
 
 
+def frame_facts(decoder: Decoder) -> FrameFacts:
+    speech = decoder.config.speech
+    if speech is None:
+        return NO_FRAMES
+    return FrameFacts(speech.n_codes, speech.n_sounds, speech.n_first, speech.n_entries)
+
+
 def facts_of(model: ExecutedDecoder) -> DecoderFacts:
     """A model in numbers."""
     decoder = model.decoder
@@ -228,6 +248,7 @@ def facts_of(model: ExecutedDecoder) -> DecoderFacts:
         n_decode_tokens=model.n_decode_tokens,
         rows=row_facts._replace(n_each=audio.n_rows) if audio else row_facts,
         has_axes=decoder.has_axes,
+        frames=frame_facts(decoder),
         placeholder=decoder.config.chat_vision.placeholder if decoder.tower and decoder.config.chat_vision else -1,
         line_end=b"" if decoder.line_end is None else decoder.line_end.tobytes(),
     )

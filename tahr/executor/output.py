@@ -8,3 +8,4 @@ class Output(IntEnum):  # integers, because every step looks things up by it
 
     LOGITS = 0
     HIDDEN = 1  # the states after the final norm, for embeddings
+    FRAME = 2  # codes that the step itself draws, of a model that speaks

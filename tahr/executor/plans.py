@@ -16,6 +16,7 @@ from tahr.backends.api import (
     StepLimits,
     Tensor,
 )
+from tahr.executor.frames import frame_inputs
 from tahr.executor.protocol import PlanKey
 from tahr.kv.pages import pages_for
 from tahr.models.decoder import Decoder
@@ -128,13 +129,17 @@ def make_model(
         forward = forward or decoder.tapped(stored.layers)
     most = replace(limits, n_rows=max(limits.n_rows, limits.n_tokens))
     buckets = backend.buckets(limits, n_decode_tokens)
+    rows_of_texts = hidden_buckets(most) if len(buckets) > 1 else [most]
+    frames = frame_inputs(backend, decoder, limits)
     return ExecutedDecoder(
         files=decoder.files,
         decoder=decoder,
         kv=kv,
-        inputs=replace(backend.step_inputs(most), rows=rows, target_rows=stored.rows if stored else None),
-        buckets=(buckets, hidden_buckets(most) if len(buckets) > 1 else [most]),
-        forwards=(forward or decoder.forward, decoder.hidden),
+        inputs=replace(
+            backend.step_inputs(most), rows=rows, target_rows=stored.rows if stored else None, frames=frames
+        ),
+        buckets=(buckets, rows_of_texts, buckets),
+        forwards=(forward or decoder.forward, decoder.hidden, decoder.draw),
         n_vocab=n_vocab or decoder.config.n_vocab,
         n_decode_tokens=n_decode_tokens,
     )

@@ -75,6 +75,18 @@ class RowFacts(NamedTuple):
 NO_ROW_SLOTS = RowFacts(0, 0)
 
 
+class FrameFacts(NamedTuple):
+    """The frames that steps of a model that speaks draw."""
+
+    n_codes: int  # codes of a frame; 0: it draws none
+    n_sounds: int = 0  # first codes that are sounds; as a code that is drawn, the next one is the end
+    no_first: int = 0  # first code that stands for no frame
+    no_other: int = 0  # likewise, of the other codes
+
+
+NO_FRAMES = FrameFacts(0)
+
+
 class DecoderFacts(NamedTuple):
     """One model of an executor, in numbers."""
 
@@ -89,6 +101,7 @@ class DecoderFacts(NamedTuple):
     rows: RowFacts = NO_ROW_SLOTS  # row slots that its steps read
     has_axes: bool = False  # rope turns tokens by positions of several axes
     placeholder: int = -1  # token that stands for a row of an image; none: -1
+    frames: FrameFacts = NO_FRAMES
     line_end: bytes = b""  # row behind each line of an image's tiles, in f32; empty: there is none
 
 

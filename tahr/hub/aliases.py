@@ -43,6 +43,12 @@ _ROWS = {
     "llama3.1:8b": "meta-llama/Llama-3.1-8B-Instruct",
     "llama3.2:1b": "meta-llama/Llama-3.2-1B-Instruct",
     "llama3.2:3b": "meta-llama/Llama-3.2-3B-Instruct",
+    # Models that speak.
+    "tts:0.6b": "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice",
+    "tts:1.7b qwen3-tts tts": "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice",
+    "qwen3-tts:clone": "Qwen/Qwen3-TTS-12Hz-0.6B-Base",
+    "qwen3-tts:clone-1.7b": "Qwen/Qwen3-TTS-12Hz-1.7B-Base",
+    "qwen3-tts:design": "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign",
     # Safetensors in 4 bits.
     "qwen2.5:3b-gptq": "Qwen/Qwen2.5-3B-Instruct-GPTQ-Int4",
     "qwen2.5-coder:32b-gptq": "Qwen/Qwen2.5-Coder-32B-Instruct-GPTQ-Int4",

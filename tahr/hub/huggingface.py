@@ -104,7 +104,7 @@ def _choose(ref: Ref, listing: RepoListing, progress: Progress) -> tuple[Format,
     chosen = pick.choose_format(listing.files, ref)
     if chosen == "safetensors":
         _refuse_without_config(ref, listing)
-    wanted = pick.SMALL_FILES if chosen == "gguf" else (*pick.SMALL_FILES, *pick.SENTENCE_FILES)
+    wanted = pick.SMALL_FILES if chosen == "gguf" else (*pick.SMALL_FILES, *pick.SENTENCE_FILES, *pick.SPEECH_FILES)
     _fetch(listing, [name for name in wanted if name in listing.files], progress)
     if chosen == "gguf":
         weights = pick.choose_gguf(listing.files, ref.selector, ref.repo).files

@@ -47,6 +47,11 @@ SENTENCE_FILES = (
     *(f"{i}_Dense/{name}" for i in (2, 3) for name in ("config.json", "model.safetensors")),
 )
 
+# The codec of a model that speaks, with its weights.
+SPEECH_FILES = (
+    *(f"speech_tokenizer/{name}" for name in ("config.json", "preprocessor_config.json", "model.safetensors")),
+)
+
 # Without a word from the user: the usual compromise first, then its neighbours, then larger, then smaller.
 PREFERRED_QUANTS = (
     *("Q4_K_M", "Q4_K_S", "UD-Q4_K_XL", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_1", "MXFP4", "MXFP4_MOE"),

@@ -42,12 +42,15 @@ from tahr.library.inputs.rerank import RankedDocument, plan_pairs, ranked
 from tahr.library.inputs.text_inputs import TextInputs
 from tahr.library.progress_bar import Bar
 from tahr.library.score import SCORING, Score, ScoringPrompt
+from tahr.library.speaking.speech import Speech, planned
+from tahr.library.speaking.speech import voice_of as voice_vector
 from tahr.library.structured.response_format import ResponseFormat, response_format_of
 from tahr.library.transcribing.recordings import Sound, blocks_of
 from tahr.library.transcribing.transcription import Transcription
 from tahr.loading.budgets import held_weight_bytes
 from tahr.loading.builder import Assembled, assemble
 from tahr.speech.decoding.options import TranscribeOptions
+from tahr.speech.speaking.options import SpeakOptions
 
 __all__ = ["LLM", "Chunk", "Completion", "Message", "Params"]
 
@@ -91,6 +94,7 @@ class LLM:
             parts.tokenizer, parts.model_config, parts.engine.facts, self.context_size, parts.images, parts.padding
         )
         self.speech = parts.speech  # None: it writes down no recordings
+        self.speaking = parts.speaking  # None: it does not speak
         self.grammars = GrammarCompiler(parts.tokenizer)
         self.driver = Driver(self.engine)
         self.lock = self.driver.lock  # guards the engine and the requests
@@ -197,6 +201,18 @@ class LLM:
         `sound` is a path, the bytes of a file, or samples at 16 kHz. Settings are the fields of `TranscribeOptions`.
         """
         return Transcription(self, blocks_of(sound), options or TranscribeOptions(**settings))
+
+    def speak(
+        self, text: str, options: SpeakOptions | None = None, *, voice_of: Sound | None = None, **settings: Any
+    ) -> Speech:
+        """Speak a text: an iterator of pieces of sound, which are made as they are wanted; `samples()` is all of it.
+
+        Settings are the fields of `SpeakOptions`. `voice_of` is a recording whose voice is copied, of a Base model: a
+        path, the bytes of a file, or samples at 24 kHz.
+        """
+        chosen = options or SpeakOptions(**settings)
+        vector = None if voice_of is None else voice_vector(self, voice_of)
+        return Speech(self, planned(self, text, chosen, vector), chosen)
 
     # ---- adapters ---------------------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ from tahr.loading.recordings import refuse_drafts, speech_tokens
 from tahr.loading.row_inputs import RowInputs, add_tower, extras_of, image_rows_of, inputs_of, make_row_store, slots_for
 from tahr.loading.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
 from tahr.loading.sizing import plan_of, summary
+from tahr.loading.speaking import SpeakingParts, refuse_unspoken, speaking_parts
 from tahr.loading.speculation import (
     Draft,
     check_same_vocabulary,
@@ -82,6 +83,7 @@ class Assembled:
     images: ImageReader | None  # None: the model reads texts alone
     padding: TextPadding | None  # None: texts are read as they are
     speech: SpeechTokens | None  # None: the model writes down no recordings
+    speaking: SpeakingParts | None  # None: the model does not speak
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +203,7 @@ def assemble(
     with no_collections():  # vocabularies are many objects that stay, and would be looked through
         source = open_model(files.weights, files.directory)
         refuse_drafts(source, config)
+        refuse_unspoken(source, config)
         tokenizer = tokenizer_at(config.tokenizer) if config.tokenizer else open_tokenizer(files, source)
     source, sight = with_projector(source, files.weights[0], config)
     draft = open_draft(config, tokenizer, progress)
@@ -224,6 +227,7 @@ def assemble(
         images=image_reader(files.directory, source, loaded.model_config, config) if engine.tower_facts else None,
         padding=text_padding(files.directory, engine.facts.encoding, tokenizer),
         speech=speech_tokens(source, loaded.model_config, tokenizer),
+        speaking=speaking_parts(source, loaded.model_config, files.directory),
     )
 
 

@@ -15,6 +15,7 @@ from tahr.models.decoder import Decoder
 from tahr.models.parts.tower import Tower
 
 ROW_NUMBER_BYTES = 4
+VOICE_ROWS = 64  # vectors of voices, of a model that speaks
 TOWER_IMAGES = 4  # images of a chat that are computed together
 
 
@@ -30,7 +31,7 @@ class RowInputs:
 def inputs_of(decoder: Decoder, config: EngineConfig) -> RowInputs | None:
     """Memory for the steps of a model's own tower, if it has one, and for the rows that it makes for the model."""
     if decoder.tower is None:
-        return None
+        return RowInputs(VOICE_ROWS * row_bytes(decoder)) if decoder.config.speech else None
     vision = decoder.config.chat_vision
     if vision is None:
         return RowInputs(None, decoder.tower)

@@ -7,6 +7,7 @@ from tahr.backends.api import (
     Extras,
     Floats,
     KVStore,
+    LayerShape,
     Linear,
     LinearShape,
     LoraFactors,
@@ -16,7 +17,7 @@ from tahr.backends.api import (
 )
 from tahr.models.config.record import ModelConfig
 from tahr.models.config.rope import RopeConfig
-from tahr.models.parts.embedding import TokenEmbedding
+from tahr.models.parts.embedding import InputEmbedding, TokenEmbedding
 from tahr.models.parts.encoding import Encoding
 from tahr.models.parts.stages import Carried, check_stage
 from tahr.models.parts.stream import ForwardPass, ResidualStream
@@ -34,14 +35,22 @@ TABLES = tuple(f"model.{name}.weight" for name in ("embed_tokens", "embed_positi
 class Decoder:
     """Token ids in, logits out: an embedding, layers on a residual stream, a norm, a head."""
 
-    def __init__(self, cfg: ModelConfig, w: Weights, layers: Sequence[DecoderLayer]):
+    frame_codes = 0  # codes that a step draws after a token; 0: it gives logits
+
+    def __init__(
+        self,
+        cfg: ModelConfig,
+        w: Weights,
+        layers: Sequence[DecoderLayer],
+        embedding: InputEmbedding | None = None,  # None: of tokens
+    ):
         self.config = cfg
         self.layers = layers
         self.memory = tuple(layer.memory for layer in layers)
         self.row_width = cfg.width  # numbers of a row that stands in place of an embedding
         self.ropes = {kind.rope: make_rope(cfg, kind.rope) for kind in cfg.kinds}
         self.norm = w.norm("model.norm") if cfg.final_norm else None
-        self.embedding = TokenEmbedding(cfg, w)
+        self.embedding = embedding or TokenEmbedding(cfg, w)
         self.table = self.embedding.table
         # Tables that steps go on reading in the model's files.
         paged = [w.tensors[name].source for name, home in w.homes.items() if home.how == "paged" and w.has(name)]
@@ -50,6 +59,7 @@ class Decoder:
         self.linears = w.counts.linears  # shapes of those that adapters may change
         self.encoding: Encoding | None = None  # the way from whole texts to vectors; None: the model generates
         self.text_head: TextHead | None = None
+        self.inner_memory: tuple[LayerShape, ...] = ()  # memory of layers that run inside a step, for one frame
         self.tower: Tower | None = None  # makes rows or vectors of images
         self.line_end: Floats | None = None  # row behind each line of an image's tiles, where a family has one
         self.head: Linear | None = None
@@ -94,6 +104,10 @@ class Decoder:
             return self.logits(backend, self.stage(backend, step, kv, range(len(self.layers)), taps=stored).rows)
 
         return forward
+
+    def draw(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
+        """Draw a frame after each of `step.logit_rows`: of models that have `frame_codes`."""
+        raise NotImplementedError
 
     def logits(self, backend: Backend, hidden: Tensor) -> Tensor:
         """The logits of hidden rows."""

@@ -28,6 +28,7 @@ from tahr.backends.api.arguments import (
 )
 from tahr.backends.api.backend import Backend
 from tahr.backends.api.device import EnergyCounter
+from tahr.backends.api.frames import FrameInputs
 from tahr.backends.api.lora import (
     LORA_TILE,
     MAX_ADAPTERS,
@@ -114,6 +115,7 @@ __all__ = [
     "Extras",
     "Fetched",
     "Floats",
+    "FrameInputs",
     "HeadNorms",
     "HostLoraBank",
     "HostPage",

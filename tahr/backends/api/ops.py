@@ -19,8 +19,8 @@ from tahr.backends.api.arguments import (
     Rotation,
     StateSpace,
 )
+from tahr.backends.api.frame_ops import FrameOps
 from tahr.backends.api.memory import KVShape, LayerMemory
-from tahr.backends.api.slot_rows import SlotRowOps
 from tahr.backends.api.step import StepInputs
 from tahr.backends.api.tensors import Floats, JoinedLinears, Linear, Tensor, Vector, Weight
 from tahr.errors import UnsupportedModel
@@ -28,7 +28,7 @@ from tahr.errors import UnsupportedModel
 Net = TypeVar("Net", DeltaNet, StateSpace)
 
 
-class Ops(SlotRowOps):
+class Ops(FrameOps):
     """The ops of a device. Fused ops have default bodies of smaller ones: right everywhere, fast where overridden.
 
     Recurrent ones have default bodies that compute on the host.

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from tahr.backends.api.frames import FrameInputs
 from tahr.backends.api.row_store import Extras, RowStore
 from tahr.backends.api.tensors import Ints, Tensor, Weight
 from tahr.errors import GenerateError
@@ -89,6 +90,7 @@ class StepInputs:
     target_rows: RowStore | None = None
     # Memory of layers where an encoder stores keys and values of its rows, each at the place that `row_target` names.
     target_memory: Any = None  # a `KVStore`
+    frames: FrameInputs | None = None  # frames of a model that speaks
 
     @staticmethod
     def empty(limits: StepLimits) -> "StepInputs":
@@ -104,6 +106,10 @@ class StepInputs:
     def within(self, limits: StepLimits) -> "StepInputs":
         """These arrays with smaller limits: plans for smaller steps are recorded on them."""
         return replace(self, limits=limits)
+
+    def counted_by(self, counts: Ints) -> "StepInputs":
+        """These arrays with counts that several steps share."""
+        return replace(self, counts=counts)
 
     @property
     def n_tokens(self) -> int:

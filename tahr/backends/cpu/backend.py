@@ -70,6 +70,7 @@ class CpuBackend(RowOps):
     page_order = "heads"
     stores_cross = True
     runs_drafters = True
+    draws_frames = True
     passing_kv_dtype = "f32"  # the pages of a step stay in the caches, and need no conversion
 
     def __init__(self, n_threads: int | None = None):

@@ -20,6 +20,8 @@ from tahr.backends.api import (
 )
 from tahr.backends.cpu.memory import Buffer, Count, JoinedBuffer
 from tahr.backends.cpu.queue import Queue, offer_quantised
+from tahr.backends.cpu.sampling import edit_addresses
+from tahr.backends.sampling.code_draws import CodeDraws
 
 
 def axis_begins(step: StepInputs, rope: Rope, n_freqs: int) -> Ints:
@@ -242,6 +244,19 @@ class RowOps(Backend):
             row_target=address_of(step.row_target),
             x=self._use(x),
             buffer=address_of(buffer.data),
+        )
+
+    def choose(self, logits: Tensor, draw: CodeDraws) -> None:
+        self._queue.keep(draw)
+        self._queue.tape.choose(
+            n_rows=logits.data.count.address,
+            logits=self._use(logits),
+            stride=logits.width,
+            n_vocab=logits.width,
+            params=address_of(draw.params),
+            edits=edit_addresses(draw.edits),
+            tokens=address_of(draw.codes),
+            ids=address_of(draw.ids),
         )
 
     def join_rows(self, x: Tensor, n: int, step: StepInputs) -> Tensor:

@@ -12,6 +12,7 @@ from tahr.backends.sampling.sample_rows import (
     SAMPLE_ROW,
     Floats,
     Ints,
+    LogitEdits,
     Logprobs,
     SampledTokens,
     SampleRows,
@@ -60,7 +61,7 @@ class NativeSampler:
             results.read_from(logits)
         arguments = results.arguments
         if rows.edits is not None or rows.mask is not None:
-            arguments = {**arguments, "edits": edit_addresses(rows), "masks": mask_addresses(rows)}
+            arguments = {**arguments, "edits": edit_addresses(rows.edits), "masks": mask_addresses(rows)}
         native.sample(self._isa, self._pool, **arguments)
         if rows.n_logprobs is None:
             return results.sampled
@@ -91,9 +92,9 @@ class NativeSampler:
         return found
 
 
-def edit_addresses(rows: SampleRows) -> tuple[int, ...]:
+def edit_addresses(edits: LogitEdits | None) -> tuple[int, ...]:
     """Where the columns of the edits are; nothing without edits."""
-    return () if rows.edits is None else tuple(address_of(column) for column in rows.edits)
+    return () if edits is None else tuple(address_of(column) for column in edits)
 
 
 def mask_addresses(rows: SampleRows) -> tuple[int, ...]:

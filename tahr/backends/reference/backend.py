@@ -60,6 +60,7 @@ class ReferenceBackend(Backend):
     kv_dtypes = ("f32", "f16", "q8_0")
     stores_cross = True
     runs_drafters = True
+    draws_frames = True
 
     # ---- memory -----------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ EXAMPLES = """\
 examples:
   tahr list                       models of all sources, the shared Hugging Face cache included
   tahr list --aliases             the short names and what they stand for
+  tahr list --voices qwen3-tts    voices and languages of a model that speaks
   tahr list --json | jq .[].name  for programs"""
 
 
@@ -20,15 +21,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `tahr list` takes."""
     parser.epilog = EXAMPLES
     parser.add_argument("--aliases", action="store_true", help="show short names instead of models")
+    parser.add_argument("--voices", metavar="MODEL", help="show the voices of a model that speaks")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-q", "--quiet", action="store_true", help="print names alone")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table that was asked for."""
+    if args.voices:
+        return _voices(args.voices, args.json, args.quiet)
     if args.quiet:
         return _names(args.aliases, args.json)
     return _aliases(args.json) if args.aliases else _models(args.json)
+
+
+def _voices(model: str, as_json: bool, quiet: bool) -> int:
+    from tahr import hub
+    from tahr.loading.speaking import voices_of_files
+
+    tokens = voices_of_files(hub.resolve(model))
+    languages = [name for name in tokens.languages if "dialect" not in name]
+    if as_json:
+        print(json.dumps({"kind": tokens.kind, "voices": list(tokens.speakers), "languages": languages}, indent=2))
+    elif quiet:
+        print("\n".join(tokens.speakers))
+    else:
+        rows = [(name, tokens.dialects.get(name, "")) for name in tokens.speakers]
+        print_table([("VOICE", "DIALECT"), *rows])
+        print(f"Languages: {', '.join(languages)}.", file=sys.stderr)
+    return 0
 
 
 def _names(aliases: bool, as_json: bool) -> int:

@@ -18,6 +18,7 @@ LAST_STEP = attrgetter("queueing.last_step")
 PATIENCE = 16  # steps that a decoding sequence waits for others' prompts
 # Background sequences have a part in one of so many steps that others want: fewer than one in a hundred.
 TURN = 128
+SELDOM = tuple(output for output in Output if output is not Output.LOGITS)
 
 
 class Scheduler(SequenceMemory):
@@ -35,7 +36,7 @@ class Scheduler(SequenceMemory):
         super().__init__(pools, limits, prefix, order, slots, row_slots)
         self.pace = PrefillPace(limits.mixed_s)
         self.n_steps = 0
-        self._limits = {Output.LOGITS: limits, Output.HIDDEN: limits.for_hidden_rows()}
+        self._limits = {Output.LOGITS: limits, Output.HIDDEN: limits.for_hidden_rows(), Output.FRAME: limits}
         self._last_output = Output.LOGITS
         self._n_held = 0  # steps in a row without background sequences, because others wanted them
         self._at_checkpoint: list[Sequence] = []  # whose states are kept before the next step
@@ -63,7 +64,7 @@ class Scheduler(SequenceMemory):
         if self.tiers:
             self._queue_fetched(self.tiers)
         running = self._without_background() if self.background else self.running
-        if not (self._n_running[Output.HIDDEN] or self.queues[Output.HIDDEN]):
+        if not any(self._n_running[output] or self.queues[output] for output in SELDOM):
             return self._schedule_output(Output.LOGITS, running)
         turns = sorted(Output, key=lambda output: (output - self._last_output - 1) % len(Output))
         for output in turns:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tahr.engine import sequences
     from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest
     from tahr.engine.sequences.draft_state import DraftState
+    from tahr.engine.sequences.frames import Frames
     from tahr.engine.sequences.writer import Writer
     from tahr.grammar.state import GrammarState
 
@@ -66,6 +67,7 @@ class WantedOutput:
     first_row: int = NO_ROW  # rows from this position on are wanted, besides the last one
     sink: Callable[[Any], None] | None = None  # takes the rows, where no tokens are sampled from them
     source: RowSource | None = None  # input of a tower whose rows go to `sink`, in place of what tokens give
+    frames: "Frames | None" = None  # frames of its tokens, in a model that speaks
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from tahr.engine.sampling.sampling_state import Sample
 from tahr.engine.scheduling.work import StepWork
 from tahr.engine.step.adapter_rows import AdapterRows
 from tahr.engine.step.batch import Batch
+from tahr.engine.step.frame_columns import FrameColumns
 from tahr.engine.step.in_flight import InFlight
 from tahr.engine.step.row_columns import Columns, CrossColumns, RowColumns
 from tahr.engine.step.sample_plan import SamplePlan
@@ -44,7 +45,8 @@ class Steps:
         self._batch = Batch(self.inputs, executor.facts.memory.page_size, facts.has_states, n_groups)
         self._adapter_rows: AdapterRows | None = None
         row_columns = (CrossColumns if crossed else RowColumns)(self.inputs, rows) if rows else None
-        self._columns: list[Columns] = [columns for columns in (row_columns, more) if columns]
+        frame_columns = FrameColumns(self.inputs) if facts.frames.n_codes else None
+        self._columns: list[Columns] = [columns for columns in (row_columns, frame_columns, more) if columns]
         self._samples: SamplePlan | None = None
         self._n_requests = 0
 

@@ -130,6 +130,19 @@ class AudioConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeechConfig:
+    """Frames of a model that speaks. The first code of a frame is drawn by the model, the others by its predictor."""
+
+    predictor: "ModelConfig"
+    n_codes: int  # codes of a frame
+    n_first: int  # rows of the table of first codes
+    n_sounds: int  # the first of these, which are sounds; the others steer the model
+    n_entries: int  # rows of the tables of other codes
+    end: int  # first code behind the last frame
+    text_width: int  # width of the table of tokens
+
+
+@dataclass(frozen=True, slots=True)
 class ImagePlace:
     """How an image stands in a prompt."""
 
@@ -260,7 +273,7 @@ class EndConfig:
     """Both ends of the layers: the embedding and the head. Multipliers are 1 where a family has none."""
 
     tied: bool = False
-    n_head_rows: int = 0  # rows of the head that one of several ranks has; 0: one for each token
+    n_head_rows: int = 0  # rows of the head, of a rank's part or of a model that speaks; 0: one for each token
     embed_scale: float = 1.0
     n_positions: int = 0  # rows of a learned table
     first_position: int = 0  # rows of that table before the one of position 0, where a file has them
@@ -277,6 +290,7 @@ class ModelConfig(ModelShape, AttentionConfig, SublayerConfig, NormConfig, EndCo
 
     vision: VisionConfig | None = None
     audio: AudioConfig | None = None
+    speech: SpeechConfig | None = None
     chat_vision: ChatVisionConfig | None = None
 
     def __post_init__(self) -> None:

@@ -45,6 +45,7 @@ from tahr.models.families.smollm3 import SMOLLM3
 from tahr.models.family import Family
 from tahr.models.files.gguf import read_gguf
 from tahr.models.files.hf import read_hf
+from tahr.models.speaking.qwen3_tts import QWEN3_TTS
 from tahr.models.towers.chinese_clip import CHINESE_CLIP
 from tahr.models.towers.clip import CLIP
 from tahr.models.towers.gemma3 import GEMMA3
@@ -123,6 +124,7 @@ FAMILIES: dict[str, Family] = {
     "siglip": SIGLIP,
     "siglip2": SIGLIP2,
     "whisper": WHISPER,
+    "qwen3_tts": QWEN3_TTS,
     "qwen2_vl": QWEN2_VL,
     "qwen2_5_vl": QWEN2_5_VL,
     "qwen3_vl": QWEN3_VL,

@@ -1,8 +1,20 @@
 """The input of a decoder's first layer."""
 
-from tahr.backends.api import Backend, Extras, StepInputs, Tensor
+from typing import Protocol
+
+from tahr.backends.api import Backend, Extras, StepInputs, Tensor, Weight
 from tahr.models.config.record import ModelConfig
 from tahr.models.parts.weights import Weights
+
+
+class InputEmbedding(Protocol):
+    """Makes the rows of a step's tokens."""
+
+    @property
+    def table(self) -> Weight:
+        """The table of tokens."""
+
+    def __call__(self, backend: Backend, step: StepInputs) -> Tensor: ...
 
 
 class TokenEmbedding:

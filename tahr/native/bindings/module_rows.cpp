@@ -102,6 +102,15 @@ void store_rows(Recorder& self, Address n_rows, int64_t width, int64_t buffer_wi
   self.tape.add(StoreRowsOp{At{n_rows}, width, buffer_width, begin, At{row_target}, At{x}, At{buffer}}, self.isa.rows->store_rows);
 }
 
+void choose(Recorder& self, Address n_rows, Address logits, int64_t stride, int32_t n_vocab, Address params,
+            const std::vector<Address>& edits, Address tokens, Address ids) {
+  const LogitEdits changes = edits.empty() ? LogitEdits{}
+                                           : LogitEdits{At{edits.at(0)}, At{edits.at(1)}, At{edits.at(2)},
+                                                        At{edits.at(3)}, At{edits.at(4)}, At{edits.at(5)}};
+  self.tape.add(ChooseOp{At{n_rows}, {At{logits}, stride, 0, n_vocab}, At{params}, changes, At{tokens}, At{ids}},
+                self.isa.sampling->choose);
+}
+
 void cos_sin(Recorder& self, Address n_rows, int64_t n_freqs, Address positions, Address inv_freq, Address axis_begins, Address out,
              float scale) {
   self.tape.add(CosSinOp{At{n_rows}, n_freqs, At{positions}, At{inv_freq}, At{axis_begins}, At{out}, scale}, self.isa.rows->cos_sin);
@@ -179,6 +188,8 @@ void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
       .def("gather_rows", gather_rows, nb::kw_only(), "n_rows"_a, "width"_a, "rows"_a, "x"_a, "out"_a)
       .def("with_rows", with_rows, nb::kw_only(), "n_rows"_a, "width"_a, "buffer_width"_a, "begin"_a, "row_of"_a, "buffer"_a, "x"_a,
            "out"_a, "add"_a)
+      .def("choose", choose, nb::kw_only(), "n_rows"_a, "logits"_a, "stride"_a, "n_vocab"_a, "params"_a, "edits"_a,
+           "tokens"_a, "ids"_a)
       .def("store_rows", store_rows, nb::kw_only(), "n_rows"_a, "width"_a, "buffer_width"_a, "begin"_a, "row_target"_a, "x"_a,
            "buffer"_a)
       .def("cos_sin", cos_sin, nb::kw_only(), "n_rows"_a, "n_freqs"_a, "positions"_a, "inv_freq"_a, "axis_begins"_a, "out"_a,

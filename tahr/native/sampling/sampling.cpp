@@ -301,6 +301,21 @@ void sample(const SampleOp& op, Worker worker) {
   }
 }
 
+void choose_tokens(const ChooseOp& op, Worker worker) {
+  Workspace& room = workspace();
+  for (int64_t i; (i = claim(worker)) < *op.n_rows;) {
+    const float* logits = op.from.row(i);
+    if (op.edits.begins && (op.edits.begins[i] < op.edits.begins[i + 1] || op.edits.blank[i])) {
+      room.edited.resize(size_t(op.from.n_vocab));
+      apply_edits(op.edits, i, logits, room.edited);
+      logits = room.edited.data();
+    }
+    double probability;
+    op.tokens[i] = sample_row(logits, op.from.n_vocab, op.params[i], room, &probability);
+    op.ids[i] = std::max(op.tokens[i], 0);
+  }
+}
+
 void logprobs_of_row(const LogprobsOp& op, int64_t i, Workspace& room) {
   const Row row(op.from.row(op.source[i]), op.from.n_vocab, room.block_max);
   op.logprobs[i] = NAN;
@@ -326,6 +341,6 @@ void logprobs(const LogprobsOp& op, Worker worker) {
 
 }  // namespace
 
-const SamplingKernels sampling_kernels = {sample, logprobs};
+const SamplingKernels sampling_kernels = {sample, choose_tokens, logprobs};
 
 }  // namespace tahr::TAHR_ISA

@@ -65,8 +65,19 @@ struct LogprobsOp {
   double* top_values;
 };
 
+// A token from every row of a step, as an op of a tape: later ops read the tokens. Where there is none, `ids` has 0.
+struct ChooseOp {
+  const int32_t* n_rows;
+  LogitRows from;  // as many rows as `n_rows` says when it runs
+  const SampleRow* params;
+  LogitEdits edits;
+  int32_t* tokens;  // a token or the reason for none
+  int32_t* ids;
+};
+
 struct SamplingKernels {
   void (*sample)(const SampleOp&, Worker);
+  void (*choose)(const ChooseOp&, Worker);
   void (*logprobs)(const LogprobsOp&, Worker);
 };
 

@@ -26,9 +26,8 @@ class AudioLimits:
 
     max_s: float | None = None
 
-    @property
-    def n_samples(self) -> float:
-        return inf if self.max_s is None else self.max_s * RATE
+    def n_samples(self, rate: int = RATE) -> float:
+        return inf if self.max_s is None else self.max_s * rate
 
 
 def check_shape(rate: int, n_channels: int) -> None:
@@ -48,12 +47,12 @@ def in_blocks(parts: Iterator[Samples]) -> Iterator[Samples]:
             yield part[begin : begin + BLOCK]
 
 
-def checked(blocks: Iterator[Samples], limits: AudioLimits) -> Iterator[Samples]:
+def checked(blocks: Iterator[Samples], limits: AudioLimits, rate: int = RATE) -> Iterator[Samples]:
     """The blocks, while they hold sound and are no more than allowed."""
     n = 0
     for block in blocks:
         n += len(block)
-        if n > limits.n_samples:
+        if n > limits.n_samples(rate):
             raise AudioTooLong(f"The recording lasts longer than the {limits.max_s:g} s that are allowed: cut it.")
         if len(block) and not np.abs(block).max() <= LOUDEST:  # a NaN compares as false
             raise BadAudio("The recording has samples that are no numbers, or far beyond full scale: convert it again.")

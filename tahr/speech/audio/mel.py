@@ -25,11 +25,11 @@ def hertz(mels: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @cache
-def filters(n_bins: int) -> Samples:
-    """Triangles of equal area between neighbouring bands: [n_bins, N_FREQUENCIES]."""
-    top = BEND + np.log(RATE / 2 / BEND_HZ) / STEP
+def filters(n_bins: int, n_fft: int = N_FFT, rate: int = RATE) -> Samples:
+    """Triangles of equal area between neighbouring bands: [n_bins, n_fft // 2 + 1]."""
+    top = BEND + np.log(rate / 2 / BEND_HZ) / STEP
     edges = hertz(np.linspace(0, top, n_bins + 2))
-    frequencies = np.linspace(0, RATE / 2, N_FREQUENCIES)
+    frequencies = np.linspace(0, rate / 2, n_fft // 2 + 1)
     slopes = edges[:, None] - frequencies
     widths = np.diff(edges)[:, None]
     rising = -slopes[:-2] / widths[:-1]

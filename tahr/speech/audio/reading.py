@@ -5,7 +5,7 @@ from typing import BinaryIO, cast
 
 from tahr.speech.audio.decode import decoded
 from tahr.speech.audio.kinds import HEAD_BYTES, WAV, kind_of
-from tahr.speech.audio.limits import AudioLimits, Samples, checked, in_blocks
+from tahr.speech.audio.limits import RATE, AudioLimits, Samples, checked, in_blocks
 from tahr.speech.audio.resample import resampled
 from tahr.speech.audio.wav import read_wav
 
@@ -29,8 +29,15 @@ class Peeked:
         return data + self._file.read(n - len(data)) if len(data) < n else data
 
 
-def read_audio(file: BinaryIO, limits: AudioLimits = AudioLimits()) -> Iterator[Samples]:  # noqa: B008
-    """Blocks at 16 kHz. What is wrong with a file is said when the first block is asked for, or a later one."""
+def read_audio(
+    file: BinaryIO,
+    limits: AudioLimits = AudioLimits(),  # noqa: B008
+    target: int = RATE,
+) -> Iterator[Samples]:
+    """Blocks at 16 kHz, or another rate.
+
+    What is wrong with a file is said when the first block is asked for, or a later one.
+    """
     peeked = Peeked(file)
     kind = kind_of(peeked.head)
     if kind is WAV:
@@ -39,4 +46,4 @@ def read_audio(file: BinaryIO, limits: AudioLimits = AudioLimits()) -> Iterator[
         if file.seekable():
             file.seek(0)
         rate, blocks = decoded(file if file.seekable() else cast(BinaryIO, peeked), kind)
-    return checked(in_blocks(resampled(rate, blocks)), limits)
+    return checked(in_blocks(resampled(rate, blocks, target)), limits, target)

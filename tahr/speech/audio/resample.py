@@ -16,10 +16,10 @@ BLOCK = 1 << 17  # samples that are resampled at once
 
 
 class Resampler:
-    """Samples of one rate at 16 kHz."""
+    """Samples of one rate at another, as a rule 16 kHz."""
 
-    def __init__(self, rate: int):
-        ratio = Fraction(RATE, rate).limit_denominator(MOST_TERMS)
+    def __init__(self, rate: int, target: int = RATE):
+        ratio = Fraction(target, rate).limit_denominator(MOST_TERMS)
         self.up = ratio.numerator
         self.down = ratio.denominator
         self.half = int(np.ceil(CROSSINGS / min(1.0, self.up / self.down)))  # taps on either side
@@ -66,12 +66,12 @@ def kernel(up: int, down: int, half: int) -> Samples:
     return found
 
 
-def resampled(rate: int, blocks: Iterator[Samples]) -> Iterator[Samples]:
-    """Blocks of any size at 16 kHz."""
-    if rate == RATE:
+def resampled(rate: int, blocks: Iterator[Samples], target: int = RATE) -> Iterator[Samples]:
+    """Blocks of any size at another rate."""
+    if rate == target:
         yield from blocks
         return
-    resampler = Resampler(rate)
+    resampler = Resampler(rate, target)
     for block in blocks:
         for begin in range(0, len(block), BLOCK):
             yield resampler.feed(block[begin : begin + BLOCK])

@@ -16,6 +16,7 @@ from tahr.text.tokens.json_object import read_bytes, read_object
 from tahr.text.tokens.json_parts import encoder_of
 from tahr.text.tokens.long_text import Encoder
 from tahr.text.tokens.vocab import LibraryErrors, Vocab, alias, metaspace, wordpiece
+from tahr.text.tokens.vocab_merges import byte_level_json, is_byte_level
 from tahr.text.tokens.vocab_txt import tokenizer_json
 
 _FOREIGN = {
@@ -31,6 +32,9 @@ def read_dir(path: Path) -> Vocab:
     """The vocabulary of a directory in the Hugging Face layout."""
     file = path / "tokenizer.json"
     pieces = path / "vocab.txt"
+    pairs = path / "vocab.json", path / "merges.txt"
+    if not file.is_file() and all(each.is_file() for each in pairs) and is_byte_level(path):
+        return read_pairs(path, pairs)
     if not file.is_file() and not pieces.is_file():
         found = [f"{name} is {what}" for name, what in _FOREIGN.items() if (path / name).is_file()]
         hint = f" ({'; '.join(found)}, which needs converting)" if found else ""
@@ -41,6 +45,14 @@ def read_dir(path: Path) -> Vocab:
     if file.is_file():
         return read_json(read_bytes(file, TokenizerError), config, generation)
     return read_json(tokenizer_json(read_bytes(pieces, TokenizerError), config), config, generation)
+
+
+def read_pairs(path: Path, pairs: tuple[Path, Path]) -> Vocab:
+    """The vocabulary of a vocab.json and a merges.txt."""
+    vocabulary, merges = (read_bytes(each, TokenizerError) for each in pairs)
+    config = read_object(path / "tokenizer_config.json", TokenizerError)
+    generation = read_object(path / "generation_config.json", TokenizerError)
+    return read_json(byte_level_json(vocabulary, merges, config), config, generation)
 
 
 def read_json(data: bytes | str, config: Mapping[str, Any], generation: Mapping[str, Any]) -> Vocab:

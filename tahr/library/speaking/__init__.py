@@ -1,0 +1,1 @@
+"""Texts spoken by an engine, beside everything else it does."""
