@@ -36,11 +36,11 @@ from tahr.loading.images import image_reader
 from tahr.loading.kv_tiers import add_tiers
 from tahr.loading.memory_plan import plan_memory
 from tahr.loading.projectors import with_projector
-from tahr.loading.recordings import refuse_drafts, speech_tokens
 from tahr.loading.row_inputs import RowInputs, add_tower, extras_of, image_rows_of, inputs_of, make_row_store, slots_for
 from tahr.loading.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
 from tahr.loading.sizing import plan_of, summary
-from tahr.loading.speaking import SpeakingParts, refuse_unspoken, speaking_parts
+from tahr.loading.sound.recordings import refuse_drafts, speech_tokens
+from tahr.loading.sound.speaking import SpeakingParts, refuse_unspoken, speaking_parts
 from tahr.loading.speculation import (
     Draft,
     check_same_vocabulary,

@@ -20,7 +20,7 @@ from tahr.engine.sequences.prompt_rows import NO_ROWS, PromptRows, RowSource, sp
 from tahr.errors import ConfigError, CorruptFile, TahrError, UnsupportedModel
 from tahr.kv.prefix import HASH_BYTES
 from tahr.loading.builder import build_engine
-from tahr.loading.speaking import SpeakingParts, speaking_parts
+from tahr.loading.sound.speaking import SpeakingParts, speaking_parts
 from tahr.models.loader.load import load, open_model
 from tahr.speech.audio.reading import read_audio
 from tahr.speech.speaking.guard import SilenceGuard

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _voices(model: str, as_json: bool, quiet: bool) -> int:
     from tahr import hub
-    from tahr.loading.speaking import voices_of_files
+    from tahr.loading.sound.speaking import voices_of_files
 
     tokens = voices_of_files(hub.resolve(model))
     languages = [name for name in tokens.languages if "dialect" not in name]

@@ -7,7 +7,7 @@ from typing import Any
 
 from tahr.engine.sequences.frames import CodeSampling, FrameSampling
 from tahr.errors import ConfigError
-from tahr.loading.speaking import SpeakingParts
+from tahr.loading.sound.speaking import SpeakingParts
 from tahr.speech.codec.tensors import Floats
 from tahr.speech.speaking.guard import most_frames
 from tahr.speech.speaking.options import SpeakOptions

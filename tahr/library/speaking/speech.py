@@ -13,7 +13,7 @@ from tahr.library.speaking.job import LENGTH, SpeakJob
 from tahr.library.speaking.planning import SpeakPlan, plan_speech
 from tahr.library.speaking.sound import SoundMaker
 from tahr.library.transcribing.recordings import Sound, blocks_of
-from tahr.loading.speaking import SpeakingParts
+from tahr.loading.sound.speaking import SpeakingParts
 from tahr.speech.audio.limits import AudioLimits
 from tahr.speech.codec.speaker import LEAST_SAMPLES, MOST_SAMPLES, RATE
 from tahr.speech.codec.tensors import Floats

@@ -56,7 +56,7 @@ class Talker(Decoder):
         self.inner_memory = self.predictor.memory
         for name in w.tensors:
             if name.startswith("speaker_encoder."):
-                w.skip(name)  # read where a voice is: `loading/speaking.py`
+                w.skip(name)  # read where a voice is: `loading/sound/speaking.py`
 
     def draw(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         """Draw a frame after each of `step.logit_rows`; the codes are in `step.frames`."""

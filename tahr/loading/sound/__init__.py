@@ -1,0 +1,1 @@
+"""Parts of loaded models that hear or speak."""
