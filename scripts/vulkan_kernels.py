@@ -20,6 +20,13 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 # The numbers are those of weights.glsl, kv.glsl and repack.comp.
 KINDS = {"f32": 0, "f16": 1, "bf16": 2, "q8": 3, "q4": 4, "k4": 5, "w8": 6, "w8_offsets": 7}
+# By the size of the device's matrices: rows and columns of tiles, and those of a subgroup. Those of products.py.
+TILES = {
+    "16x16x16": [(128, 128, 64, 32), (64, 64, 32, 32), (16, 64, 16, 16)],
+    "8x16x16": [(64, 64, 32, 32)],
+    "8x8x16": [(64, 64, 32, 32)],
+    "8x8x8": [(16, 32, 8, 16)],
+}
 KV_TYPES = {"f32": 0, "f16": 1, "bf16": 2}
 FORMATS = {
     "Q8_0": (80, "q8"), "Q4_0": (40, "q4"), "Q4_1": (41, "q4"), "Q5_0": (50, "w8"), "Q5_1": (51, "w8_offsets"),
@@ -31,12 +38,19 @@ FORMATS = {
 def variants() -> dict[str, tuple[str, dict[str, int]]]:
     """Source and definitions of every kernel, by its name in the archive."""
     found: dict[str, tuple[str, dict[str, int]]] = {}
-    for plain in ("map", "norm", "quantise", "merge", "argmax"):
+    for plain in ("map", "norm", "quantise", "merge", "argmax", "halve"):
         found[plain] = plain, {}
-    for source in ("linear", "embed"):
+    for source in ("linear", "embed", "tile"):
         found |= {f"{source}_{name}": (source, {"KIND": number}) for name, number in KINDS.items()}
     for source in ("attend", "rope_cache"):
         found |= {f"{source}_{name}": (source, {"KV": number}) for name, number in KV_TYPES.items()}
+    for size, tiles in TILES.items():
+        defined = dict(zip(("TM", "TN", "TK"), map(int, size.split("x")), strict=True))
+        for tile in tiles:
+            own = defined | dict(zip(("BM", "BN", "WM", "WN"), tile, strict=True))
+            for name, number in KINDS.items():
+                if name != "f32":  # f16 would lose what f32 has
+                    found[f"matrix_{name}_{size}_{tile[0]}x{tile[1]}"] = "matrix", own | {"KIND": number}
     for name, (number, kind) in FORMATS.items():
         found[f"repack_{name}"] = "repack", {"FORMAT": number, "KIND": KINDS[kind]}
     return found

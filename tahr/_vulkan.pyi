@@ -25,7 +25,7 @@ class DeviceFacts:
     subgroup_size: int
     shared_bytes: int
     memory_bytes: int
-    has_matrices: bool
+    matrix: list[int]  # m, n and k; 0: none
 
 def probe(timeout_s: int) -> list[DeviceFacts]: ...
 def open(index: int, cache: bytes) -> Device: ...

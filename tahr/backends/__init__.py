@@ -58,7 +58,7 @@ def open_vulkan(n_threads: int | None, deterministic: bool, logits: LogitWidth |
             f"The vulkan backend's native code is not built ({error}). Run `make setup`, or install with "
             "`pip install .`."
         ) from error
-    return VulkanBackend(device)
+    return VulkanBackend(device, deterministic=deterministic)
 
 
 # Name -> how to open the backend, given a number of threads, whether results must be deterministic, and what will be

@@ -82,7 +82,7 @@ def backend(name: str, deterministic: bool = False, number: int = 0) -> Backend:
 
     Engines that take turns have backends of different numbers: the tokens sampled last are a backend's.
     """
-    kind = name, deterministic and name == "cuda", number  # the others always are
+    kind = name, deterministic and name in ("cuda", "vulkan"), number  # the others always are
     if kind not in _opened:
         n_threads = 2 if name == "cpu" else None
         _opened[kind] = PlainBackend() if name == "plain" else open_backend(name, n_threads, deterministic)

@@ -13,6 +13,7 @@ from tahr.backends.vulkan.row_ops import VulkanRowOps
 SPAN = 64  # keys that are attended to together: that of spans.glsl
 MOST_SHARING = 8  # query heads of a workgroup
 ATTEND_THREADS = 128  # one for each pair of numbers of a head
+UNIT = 8  # numbers of a head that are read at once
 ROPE_THREADS = 64
 MERGE_CODES_AT = 32  # bytes of constants before the address of codes
 CAUSAL, CHUNKED = 1, 2
@@ -92,7 +93,8 @@ class AttentionOps(VulkanRowOps):
         head_dim = layer.shape.head_dim
         n_heads = q.width // head_dim
         n_sharing = n_heads // layer.shape.n_heads
-        n_together = next(n for n in range(min(n_sharing, MOST_SHARING), 0, -1) if n_sharing % n == 0)
+        most = MOST_SHARING if head_dim % UNIT == 0 else 1
+        n_together = next(n for n in range(min(n_sharing, most), 0, -1) if n_sharing % n == 0)
         logits = [vector.data if vector else None for vector in (spec.sinks, spec.slopes)]
         rows = self._queue.use(q)
         addresses = [inputs.span.address, rows.address, out.address, *[each.address for each in whole(layer)]]
@@ -113,12 +115,15 @@ class AttentionOps(VulkanRowOps):
             float(spec.softcap),
         )
         n_threads = self._kernels.threads(ATTEND_THREADS)
+        is_wide = head_dim % UNIT == 0
         pipeline = self._kernels.get(
             f"attend_{layer.dtype}",
             n_threads,
             n_together,
             n_parts > 0,
             *(each is not None for each in (spec.slopes, spec.sinks)),
+            head_dim,
+            is_wide,
         )
         groups = n_heads // n_together, max(1, step.limits.n_tokens), max(1, n_parts)
         self._queue.add(pipeline, groups, constants, [inputs.span, rows, *whole(layer), *logits], [out])

@@ -39,6 +39,7 @@ from tahr.backends.vulkan.memory import (
     RowBuffer,
     Span,
 )
+from tahr.backends.vulkan.products import ProductOps
 from tahr.backends.vulkan.presence import choose, describe_one, probed
 from tahr.backends.vulkan.queue import (
     PLAIN,
@@ -50,7 +51,6 @@ from tahr.backends.vulkan.queue import (
     packed,
     raising,
 )
-from tahr.backends.vulkan.row_ops import ACTIVATIONS
 from tahr.backends.vulkan.shaders import Kernels, cache_file, kept_pipelines
 from tahr.backends.vulkan.weights import PlanedMatrix
 from tahr.errors import (
@@ -61,22 +61,20 @@ from tahr.errors import (
 )
 from tahr.weights.tensor import HostTensor
 
-N_SUBGROUPS = 4  # subgroups of a workgroup that multiplies
-TALL = 8192  # a matrix with more rows gives each subgroup two of them
-ROWS_AT_ONCE = (1, 2, 4, 8)  # rows of x that meet a part of a matrix once it is read
 BEST_THREADS = 512
 MOST_BEST_PLANS = 64
 
 
-class VulkanBackend(AttentionOps):
-    """One device. `mode` is how tapes run: other than plainly in tests."""
+class VulkanBackend(AttentionOps, ProductOps):
+    """One device. `deterministic` multiplies row by row; `mode` is how tapes run: other than plainly in tests."""
 
     name = "vulkan"
     kv_dtypes = tuple(KV_TYPES)
     mixes_kv_dtypes = False
 
-    def __init__(self, device: str = "", mode: str = PLAIN):
+    def __init__(self, device: str = "", mode: str = PLAIN, deterministic: bool = False):
         number = choose(device)
+        self.deterministic = deterministic
         with raising(ConfigError):
             self.device = native.open(number, kept_pipelines(cache_file(probed()[0][number])))
             self._kernels = Kernels(self.device)
@@ -247,49 +245,6 @@ class VulkanBackend(AttentionOps):
         constants = packed(addresses, matrix.n_cols, matrix.n_rows, float(scale))
         self._by_number(f"embed_{matrix.kind}", out, constants, spans)
         return out
-
-    def linear(self, x: Tensor, linear: api.Linear) -> Tensor:
-        return self._multiply(x, linear, None, "silu")
-
-    def gated(self, x: Tensor, gate_up: api.JoinedLinears, act: api.Activation) -> Tensor:
-        gate, up = gate_up.parts
-        if gate.weight.data.kind != up.weight.data.kind or (gate.bias is None) != (up.bias is None):
-            return super().gated(x, gate_up, act)
-        return self._multiply(x, gate, up, act)
-
-    def _multiply(self, x: Tensor, linear: api.Linear, up: api.Linear | None, act: api.Activation) -> Tensor:
-        """x @ weight.T + bias; with `up`, act of that times the same of `up`."""
-        matrix: PlanedMatrix = linear.weight.data
-        assert x.width == matrix.n_cols
-        both = [matrix, up.weight.data] if up else [matrix]
-        out = self._like(x, matrix.n_rows)
-        count = x.data.count
-        planes = [span for each in both for span in (each.codes, each.scales)]
-        planes += [None] * (4 - len(planes))
-        biases = [each.bias.data if each and each.bias else None for each in (linear, up)]
-        rows = self._operand(x, matrix)
-        written = out.data.span
-        spans = [*planes, *biases, *rows]
-        addresses = [*map(address_of, spans), written.address, count.span.address]
-        constants = packed(addresses, matrix.n_rows, matrix.n_cols, ACTIVATIONS[act])
-        n_rows = 2 if matrix.n_rows > TALL and not up else 1
-        enough = [n for n in ROWS_AT_ONCE if n >= count.limit]
-        n_x = enough[0] if enough else ROWS_AT_ONCE[-1]
-        ragged = matrix.is_dense and matrix.n_cols % weights.RUN != 0
-        n_threads = N_SUBGROUPS * self._kernels.subgroup
-        pipeline = self._kernels.get(
-            f"linear_{matrix.kind}", n_threads, n_rows, n_x, up is not None, ragged, linear.bias is not None
-        )
-        groups = -(-matrix.n_rows // (N_SUBGROUPS * n_rows)), -(-max(1, count.limit) // n_x), 1
-        self._queue.add(pipeline, groups, constants, [count.span, *spans], [written])
-        return out
-
-    def _operand(self, x: Tensor, matrix: PlanedMatrix) -> tuple[Span, Span | None]:
-        """The rows as a matrix wants to meet them."""
-        if matrix.is_dense:
-            return self._queue.use(x), None
-        rounded = self._rounded(x)
-        return rounded.codes, rounded.scales
 
     def head_linears(self, x: Tensor, stack: api.Linear) -> Tensor:
         raise lacking("products of heads with matrices of their own")

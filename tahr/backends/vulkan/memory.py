@@ -132,13 +132,14 @@ class Constants:
 class RowBuffer:
     """Room for rows; its block goes back to the arena when the last reference is gone."""
 
-    __slots__ = ("arena", "count", "rounded", "row_bytes", "span")
+    __slots__ = ("arena", "count", "halved", "rounded", "row_bytes", "span")
 
     def __init__(self, arena: BlockArena, count: RowCount, row_bytes: int):
         self.arena = arena
         self.count = count
         self.row_bytes = row_bytes
         self.rounded: Any = None  # the RoundedRows of these rows, if any
+        self.halved: Any = None  # their HalvedRows
         self.span = arena.take(max(1, count.limit) * row_bytes)
 
     def __del__(self) -> None:

@@ -81,6 +81,6 @@ def describe_one(facts: native.DeviceFacts) -> str:
     kind = KINDS.get(facts.type, "other")
     words = [facts.name, kind, f"Vulkan {version(facts.api_version)}", facts.driver.strip()]
     words += [f"{facts.memory_bytes / 1e9:.1f} GB", f"subgroups of {facts.subgroup_size}"]
-    words += ["matrices"] if facts.has_matrices else []
+    words += ["matrices of " + "x".join(map(str, facts.matrix))] if facts.matrix[0] else []
     words += [f"cannot be used: it lacks {facts.missing}"] if facts.missing else []
     return ", ".join(words)

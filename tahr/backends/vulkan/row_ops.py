@@ -31,7 +31,7 @@ ADD, SCALE, SOFTCAP, CLIP, COLUMNS, GATE, GATHER, SCALE_QUERIES, JOIN, ACTIVATE,
 # The activations of activation.glsl.
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "sigmoid": 3, "relu2": 4, "clamped_swiglu": 5, "quick_gelu": 6}
 MAP_THREADS = 128
-NORM_THREADS = (64, 256, 512)
+NORM_THREADS = (32, 64, 256, 512)
 NORM_CODES_AT = 56  # bytes of constants before the address of codes
 
 
@@ -219,9 +219,8 @@ class VulkanRowOps(api.Backend):
         ]
         constants = packed(addresses, width, n_heads, float(eps), float(scale))
         n_threads = next((n for n in NORM_THREADS if width <= 4 * n), NORM_THREADS[-1])
-        pipeline = self._kernels.get(
-            "norm", self._kernels.threads(n_threads), is_centred, y is not None, bias is not None
-        )
+        choices = is_centred, y is not None, bias is not None, width % 4 != 0, count.limit > 1
+        pipeline = self._kernels.get("norm", self._kernels.threads(n_threads), *choices)
         groups = n_heads, max(1, count.limit), 1
         op = self._queue.add(pipeline, groups, constants, [count.span, *spans], written)
         if n_heads == 1:

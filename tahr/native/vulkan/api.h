@@ -127,6 +127,10 @@ template <>
 inline constexpr VkStructureType TYPE_OF<VkSemaphoreWaitInfo> = 1000207004;
 template <>
 inline constexpr VkStructureType TYPE_OF<VkQueryPoolCreateInfo> = 11;
+template <>
+inline constexpr VkStructureType TYPE_OF<VkPhysicalDeviceCooperativeMatrixFeaturesKHR> = 1000506000;
+template <>
+inline constexpr VkStructureType TYPE_OF<VkCooperativeMatrixPropertiesKHR> = 1000506001;
 
 typedef VkResult (VKAPI_PTR *PFN_vkEnumerateInstanceVersion)(uint32_t* pApiVersion);
 typedef VkResult (VKAPI_PTR *PFN_vkEnumerateInstanceExtensionProperties)(const char* pLayerName,
@@ -147,6 +151,8 @@ typedef VkResult (VKAPI_PTR *PFN_vkEnumerateDeviceExtensionProperties)(VkPhysica
     const char* pLayerName, uint32_t* pPropertyCount, VkExtensionProperties* pProperties);
 typedef void (VKAPI_PTR *PFN_vkGetPhysicalDeviceQueueFamilyProperties)(VkPhysicalDevice physicalDevice,
     uint32_t* pQueueFamilyPropertyCount, VkQueueFamilyProperties* pQueueFamilyProperties);
+typedef VkResult (VKAPI_PTR *PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)(VkPhysicalDevice physicalDevice,
+    uint32_t* pPropertyCount, VkCooperativeMatrixPropertiesKHR* pProperties);
 typedef VkResult (VKAPI_PTR *PFN_vkCreateDevice)(VkPhysicalDevice physicalDevice,
     const VkDeviceCreateInfo* pCreateInfo, const void* pAllocator, VkDevice* pDevice);
 typedef void (VKAPI_PTR *PFN_vkDestroyDevice)(VkDevice device, const void* pAllocator);
@@ -232,7 +238,8 @@ typedef VkResult (VKAPI_PTR *PFN_vkGetQueryPoolResults)(VkDevice device, VkQuery
 #define TAHR_VK_INSTANCE_FUNCTIONS(X) \
   X(vkEnumeratePhysicalDevices) X(vkGetPhysicalDeviceProperties2) X(vkGetPhysicalDeviceFeatures2) \
   X(vkGetPhysicalDeviceMemoryProperties2) X(vkEnumerateDeviceExtensionProperties) \
-  X(vkGetPhysicalDeviceQueueFamilyProperties) X(vkCreateDevice) X(vkGetDeviceProcAddr)
+  X(vkGetPhysicalDeviceQueueFamilyProperties) X(vkCreateDevice) X(vkGetDeviceProcAddr) \
+  X(vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)
 
 #define TAHR_VK_DEVICE_FUNCTIONS(X) \
   X(vkDestroyDevice) X(vkGetDeviceQueue) X(vkCreateBuffer) X(vkDestroyBuffer) X(vkGetBufferMemoryRequirements) \

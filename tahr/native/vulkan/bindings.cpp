@@ -111,7 +111,7 @@ NB_MODULE(_vulkan, m) {
       .def_ro("subgroup_size", &DeviceFacts::subgroup_size)
       .def_ro("shared_bytes", &DeviceFacts::shared_bytes)
       .def_ro("memory_bytes", &DeviceFacts::memory_bytes)
-      .def_ro("has_matrices", &DeviceFacts::has_matrices);
+      .def_prop_ro("matrix", [](const DeviceFacts& self) { return std::array{self.matrix[0], self.matrix[1], self.matrix[2]}; });
   m.def("probe", probe_devices, "timeout_s"_a, "The devices of this machine, asked for in a child process.");
 
   nb::enum_<Home>(m, "Home").value("DEVICE", Home::device).value("SHARED", Home::shared).value("HOST", Home::host);

@@ -43,10 +43,13 @@ VkQueue Device::make_handle(const std::vector<const char*>& extensions) {
   queue.queueFamilyIndex = queue_family;
   queue.queueCount = 1;
   queue.pQueuePriorities = &priority;
-  VkPhysicalDeviceVulkan13Features f13{TYPE_OF<VkPhysicalDeviceVulkan13Features>};
+  VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrices{TYPE_OF<VkPhysicalDeviceCooperativeMatrixFeaturesKHR>};
+  matrices.cooperativeMatrix = 1;
+  VkPhysicalDeviceVulkan13Features f13{TYPE_OF<VkPhysicalDeviceVulkan13Features>, facts.matrix[0] ? &matrices : nullptr};
   f13.shaderIntegerDotProduct = f13.subgroupSizeControl = f13.computeFullSubgroups = f13.maintenance4 = 1;
   VkPhysicalDeviceVulkan12Features f12{TYPE_OF<VkPhysicalDeviceVulkan12Features>, &f13};
   f12.bufferDeviceAddress = f12.timelineSemaphore = 1;
+  f12.shaderFloat16 = f12.vulkanMemoryModel = facts.matrix[0] != 0;
   VkPhysicalDeviceVulkan11Features f11{TYPE_OF<VkPhysicalDeviceVulkan11Features>, &f12};
   f11.storageBuffer16BitAccess = 1;
   VkPhysicalDeviceFeatures2 features{TYPE_OF<VkPhysicalDeviceFeatures2>, &f11};
@@ -77,6 +80,7 @@ void Device::make(const std::vector<std::byte>& cache_bytes) {
   has_budget_ = has_extension(loader(), physical_, "VK_EXT_memory_budget");
   if (has_budget_) extensions.push_back("VK_EXT_memory_budget");
   if (has_extension(loader(), physical_, "VK_KHR_portability_subset")) extensions.push_back("VK_KHR_portability_subset");
+  if (facts.matrix[0]) extensions.push_back(MATRIX_EXTENSION);
   queue_ = make_handle(extensions);
 
   const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, PUSH_BYTES};

@@ -137,6 +137,33 @@ uint64_t own_memory(const Loader& loader, VkPhysicalDevice device) {
   return most;
 }
 
+// Sizes that kernels are made for, the best first.
+constexpr uint32_t MATRICES[][3] = {{16, 16, 16}, {8, 16, 16}, {8, 8, 16}, {8, 8, 8}};
+
+bool multiplies(const VkCooperativeMatrixPropertiesKHR& kind) {
+  return kind.AType == VK_COMPONENT_TYPE_FLOAT16_KHR && kind.BType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
+         kind.CType == VK_COMPONENT_TYPE_FLOAT32_KHR && kind.ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
+         kind.scope == VK_SCOPE_SUBGROUP_KHR && !kind.saturatingAccumulation;
+}
+
+// The size of matrices that subgroups of a device multiply, if kernels are made for it.
+void find_matrix(const Loader& loader, VkPhysicalDevice device, uint32_t (&found)[3]) {
+  if (!loader.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR || !has_extension(loader, device, MATRIX_EXTENSION)) return;
+  VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrices{TYPE_OF<VkPhysicalDeviceCooperativeMatrixFeaturesKHR>};
+  VkPhysicalDeviceVulkan12Features f12{TYPE_OF<VkPhysicalDeviceVulkan12Features>, &matrices};
+  VkPhysicalDeviceFeatures2 features{TYPE_OF<VkPhysicalDeviceFeatures2>, &f12};
+  loader.vkGetPhysicalDeviceFeatures2(device, &features);
+  if (!matrices.cooperativeMatrix || !f12.shaderFloat16 || !f12.vulkanMemoryModel) return;
+  uint32_t n = 0;
+  if (loader.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR(device, &n, nullptr) != VK_SUCCESS) return;
+  std::vector<VkCooperativeMatrixPropertiesKHR> kinds(n, {TYPE_OF<VkCooperativeMatrixPropertiesKHR>});
+  if (loader.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR(device, &n, kinds.data()) != VK_SUCCESS) return;
+  for (const auto& size : MATRICES)
+    for (const VkCooperativeMatrixPropertiesKHR& kind : kinds)
+      if (!found[0] && multiplies(kind) && kind.MSize == size[0] && kind.NSize == size[1] && kind.KSize == size[2])
+        std::copy(std::begin(size), std::end(size), found);
+}
+
 template <size_t N>
 void put(char (&to)[N], const std::string& text) {
   std::strncpy(to, text.c_str(), N - 1);
@@ -179,7 +206,7 @@ DeviceFacts facts_of(const Loader& loader, VkPhysicalDevice device) {
   facts.shared_bytes = plain.limits.maxComputeSharedMemorySize;
   facts.memory_bytes = own_memory(loader, device);
   std::memcpy(facts.driver_id, plain.pipelineCacheUUID, sizeof facts.driver_id);
-  facts.has_matrices = has_extension(loader, device, "VK_KHR_cooperative_matrix");
+  find_matrix(loader, device, facts.matrix);
   return facts;
 }
 

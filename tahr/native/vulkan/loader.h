@@ -8,6 +8,8 @@
 
 namespace tahr::vulkan {
 
+constexpr const char* MATRIX_EXTENSION = "VK_KHR_cooperative_matrix";
+
 // What is said of a device before it is opened. Plain bytes: a child process sends them through a pipe.
 struct DeviceFacts {
   char name[256];
@@ -21,7 +23,7 @@ struct DeviceFacts {
   uint32_t shared_bytes;
   uint64_t memory_bytes;  // of the largest heap that is the device's own
   uint8_t driver_id[16];  // changes with the driver
-  bool has_matrices;      // VK_KHR_cooperative_matrix
+  uint32_t matrix[3];     // m, n and k of the products of f16 matrices that subgroups sum in f32; 0: there are none
 };
 
 // The loader's functions and one instance, made at the first call and kept until the process ends.

@@ -28,17 +28,33 @@ layout(push_constant) uniform Push {
   float scale;
   float softcap;   // 0: none
 };
+layout(constant_id = 5) const uint HEAD_DIM = 128;
+layout(constant_id = 6) const bool WIDE = true;  // heads are whole eights
+const uint THREADS = 128;
 const uint LANES = 8;  // that share a key
+const uint PASSES = SPAN * LANES / THREADS;
+const uint UNIT = WIDE ? 8 : 2;  // numbers that an invocation takes at once
+const uint N_UNITS = HEAD_DIM / UNIT;
+const uint N_SHARES = THREADS / N_UNITS;  // of the positions, when values are summed
 
-shared vec2 queries[G * 128];  // pairs of numbers
+shared vec4 queries[G * 2 * N_UNITS];
 shared float scores[G * SPAN];
 shared float tops[G];
 shared float totals[G];
-shared vec2 sums[G * 128];
+shared float sums[G * HEAD_DIM];
 shared uint64_t key_rows[SPAN];  // of the span: bytes from the begin of the pages
-shared vec2 piece[512];  // of each invocation: its part of a sum of values
+shared vec4 piece[2 * THREADS];  // of each invocation: its part of a sum of values
 
-uint token, seq, group_head, kv_head, n_pairs;
+uint token, seq, group_head, kv_head;
+
+void load_unit(uint64_t head, uint unit, out vec4 low, out vec4 high) {
+  if (WIDE) {
+    load_eight(head, unit, low, high);
+    return;
+  }
+  low = vec4(load_pair(head, unit), 0, 0);
+  high = vec4(0);
+}
 
 uint64_t row_of(uint position) {
   const uint page = uint(inputs.v[page_table_at + seq * table_stride + position / page_size]);
@@ -58,24 +74,26 @@ void look_up(uint begin, uint end) {
 
 // Scores of the span's positions [begin, end) into `scores`, with their largest and the sum of their weights.
 void score(uint begin, uint end, uint position) {
-  const uint lane = gl_LocalInvocationID.x % LANES;
-  for (uint at = gl_LocalInvocationID.x / LANES; at < SPAN; at += gl_WorkGroupSize.x / LANES) {
-    float found[G];
-    for (uint g = 0; g < G; ++g) found[g] = 0;
-    const bool seen = at + begin / SPAN * SPAN >= begin && at + begin / SPAN * SPAN < end;
-    const uint where = at + begin / SPAN * SPAN;
-    if (seen) {
-      const uint64_t key = keys + key_rows[at];
-      [[unroll]] for (uint pair = lane; pair < n_pairs; pair += LANES) {
-        const vec2 both = load_pair(key, pair);
-        for (uint g = 0; g < G; ++g) {
-          const vec2 asked = queries[g * 128 + pair];
-          found[g] = fma(asked.y, both.y, fma(asked.x, both.x, found[g]));
-        }
-      }
+  const uint lane = gl_LocalInvocationID.x % LANES, first = gl_LocalInvocationID.x / LANES;
+  float found[PASSES * G];
+  [[unroll]] for (uint i = 0; i < PASSES * G; ++i) found[i] = 0;
+  [[unroll]] for (uint u = 0; u < (N_UNITS + LANES - 1) / LANES; ++u) {
+    const uint unit = u * LANES + lane;
+    if (N_UNITS % LANES != 0 && unit >= N_UNITS) continue;
+    vec4 low[PASSES], high[PASSES];
+    [[unroll]] for (uint pass = 0; pass < PASSES; ++pass)
+      load_unit(keys + key_rows[first + pass * (THREADS / LANES)], unit, low[pass], high[pass]);
+    [[unroll]] for (uint g = 0; g < G; ++g) {
+      const vec4 q_low = queries[(g * N_UNITS + unit) * 2], q_high = queries[(g * N_UNITS + unit) * 2 + 1];
+      [[unroll]] for (uint pass = 0; pass < PASSES; ++pass)
+        found[pass * G + g] += dot(q_low, low[pass]) + dot(q_high, high[pass]);
     }
-    for (uint g = 0; g < G; ++g) {
-      float sum = subgroupClusteredAdd(found[g], LANES) * scale;
+  }
+  [[unroll]] for (uint pass = 0; pass < PASSES; ++pass) {
+    const uint at = first + pass * (THREADS / LANES), where = at + begin / SPAN * SPAN;
+    const bool seen = where >= begin && where < end;
+    [[unroll]] for (uint g = 0; g < G; ++g) {
+      float sum = subgroupClusteredAdd(found[pass * G + g], LANES) * scale;
       if (softcap != 0) {
         const float e = exp(-2 * abs(sum / softcap));
         sum = softcap * sign(sum) * (1 - e) / (1 + e);
@@ -104,31 +122,36 @@ void score(uint begin, uint end, uint position) {
   barrier();
 }
 
-// Weighted sums of the span's values into `sums`. Invocations take pairs of numbers, and several share the positions.
+// Weighted sums of the span's values into `sums`. Invocations take units of numbers, and several share the positions.
 void mix(uint begin, uint end) {
-  const uint n_shares = max(1, min(gl_WorkGroupSize.x, 512) / n_pairs);
-  const uint share = gl_LocalInvocationID.x / n_pairs, pair = gl_LocalInvocationID.x % n_pairs;
-  vec2 found[G];
-  for (uint g = 0; g < G; ++g) found[g] = vec2(0);
-  const uint first = begin / SPAN * SPAN;
+  const uint share = gl_LocalInvocationID.x / N_UNITS, unit = gl_LocalInvocationID.x % N_UNITS;
+  vec4 low[G], high[G];
+  [[unroll]] for (uint g = 0; g < G; ++g) low[g] = high[g] = vec4(0);
   // What is not seen weighs nothing.
-  const uint until = min(SPAN, end - first);
-  if (share < n_shares)
-    for (uint at = share; at < until; at += 4 * n_shares) {
-      vec2 both[4];
-      [[unroll]] for (uint k = 0; k < 4; ++k) both[k] = load_pair(values + key_rows[min(at + k * n_shares, SPAN - 1)], pair);
+  const uint until = min(SPAN, end - begin / SPAN * SPAN);
+  if (share < N_SHARES)
+    for (uint at = share; at < until; at += 4 * N_SHARES) {
+      vec4 v_low[4], v_high[4];
       [[unroll]] for (uint k = 0; k < 4; ++k)
-        if (at + k * n_shares < until)
-          for (uint g = 0; g < G; ++g) found[g] = fma(vec2(scores[g * SPAN + at + k * n_shares]), both[k], found[g]);
+        load_unit(values + key_rows[min(at + k * N_SHARES, SPAN - 1)], unit, v_low[k], v_high[k]);
+      [[unroll]] for (uint k = 0; k < 4; ++k) {
+        if (at + k * N_SHARES >= until) continue;
+        [[unroll]] for (uint g = 0; g < G; ++g) {
+          const float weight = scores[g * SPAN + at + k * N_SHARES];
+          low[g] = fma(vec4(weight), v_low[k], low[g]);
+          high[g] = fma(vec4(weight), v_high[k], high[g]);
+        }
+      }
     }
-  for (uint g = 0; g < G; ++g) {
+  [[unroll]] for (uint g = 0; g < G; ++g) {
     barrier();
-    piece[gl_LocalInvocationID.x] = found[g];
+    piece[2 * gl_LocalInvocationID.x] = low[g];
+    piece[2 * gl_LocalInvocationID.x + 1] = high[g];
     barrier();
-    if (gl_LocalInvocationID.x < n_pairs) {
-      vec2 sum = vec2(0);
-      for (uint s = 0; s < n_shares; ++s) sum += piece[s * n_pairs + gl_LocalInvocationID.x];
-      sums[g * 128 + gl_LocalInvocationID.x] = sum;
+    for (uint i = gl_LocalInvocationID.x; i < HEAD_DIM; i += THREADS) {
+      float sum = 0;
+      for (uint s = 0; s < N_SHARES; ++s) sum += piece[(s * N_UNITS + i / UNIT) * 2 + i % UNIT / 4][i % UNIT % 4];
+      sums[g * HEAD_DIM + i] = sum;
     }
   }
   barrier();
@@ -146,14 +169,13 @@ uint sequence_of(uint wanted) {
 }
 
 void main() {
-  const uint n_heads = heads & 0xFFFFu, n_sharing = heads >> 16;
+  const uint n_heads = heads & 0xFFFFu, n_sharing = heads >> 16, n_pairs = HEAD_DIM / 2;
   token = gl_WorkGroupID.y;
+  const uint position = uint(inputs.v[positions_at + token]);  // asked for before it is needed
   if (token >= uint(inputs.v[0])) return;
   group_head = gl_WorkGroupID.x * G;
   kv_head = group_head / n_sharing;
-  n_pairs = head_dim / 2;
   seq = sequence_of(token);
-  const uint position = uint(inputs.v[positions_at + token]);
   const uvec2 seen = seen_by(position, uint(inputs.v[seq_lens_at + seq]), window, flags);
   uint first = seen.x / SPAN, last = (seen.y + SPAN - 1) / SPAN;
   if (PARTS) {
@@ -161,9 +183,10 @@ void main() {
     if (first >= last) return;
     last = first + 1;
   }
-  for (uint i = gl_LocalInvocationID.x; i < G * n_pairs; i += gl_WorkGroupSize.x) {
-    const uint at = token * n_heads * head_dim + (group_head + i / n_pairs) * head_dim + i % n_pairs * 2;
-    queries[i / n_pairs * 128 + i % n_pairs] = vec2(q.v[at], q.v[at + 1]);
+  for (uint i = gl_LocalInvocationID.x; i < G * N_UNITS * 8; i += gl_WorkGroupSize.x) {
+    const uint g = i / (N_UNITS * 8), unit = i / 8 % N_UNITS, k = i % 8;
+    const uint at = token * n_heads * HEAD_DIM + (group_head + g) * HEAD_DIM + unit * UNIT + k;
+    queries[(g * N_UNITS + unit) * 2 + k / 4][k % 4] = k < UNIT ? q.v[at] : 0;
   }
   barrier();
   float top[G], total[G];
@@ -175,7 +198,8 @@ void main() {
     score(begin, end, position);
     mix(begin, end);
     for (uint g = 0; g < G; ++g) {
-      const vec2 own = gl_LocalInvocationID.x < n_pairs ? sums[g * 128 + gl_LocalInvocationID.x] : vec2(0);
+      const uint at = g * HEAD_DIM + 2 * gl_LocalInvocationID.x;
+      const vec2 own = gl_LocalInvocationID.x < n_pairs ? vec2(sums[at], sums[at + 1]) : vec2(0);
       if (PARTS) {
         Floats part = part_of(out_, token, gl_WorkGroupID.z, group_head + g, n_heads, head_dim, gl_NumWorkGroups.z);
         if (gl_LocalInvocationID.x == 0) part.v[0] = tops[g];

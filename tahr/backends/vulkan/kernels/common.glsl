@@ -17,6 +17,7 @@ layout(buffer_reference, std430, buffer_reference_align = 4) buffer Ints { int v
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Words { uint v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 2) buffer Halves { uint16_t v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Floats2 { vec2 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer Words2 { uvec2 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Floats4 { vec4 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Words4 { uvec4 v[]; };
 

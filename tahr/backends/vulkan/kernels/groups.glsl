@@ -7,6 +7,6 @@ float group_sum(float x) {
   if (gl_SubgroupInvocationID == 0) group_parts[gl_SubgroupID] = x;
   barrier();
   float sum = 0;
-  for (uint i = 0; i < gl_NumSubgroups; ++i) sum += group_parts[i];
-  return sum;
+  for (uint i = gl_SubgroupInvocationID; i < gl_NumSubgroups; i += gl_SubgroupSize) sum += group_parts[i];
+  return subgroupAdd(sum);
 }

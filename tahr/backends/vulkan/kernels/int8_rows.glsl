@@ -23,3 +23,15 @@ void round_blocks(uint row, uint block, uint row_width, uint n, float number) {
   for (uint k = 0; k < 32; ++k) sum_of_codes += roundEven(block_numbers[begin + k] * both.y);
   Floats2(scales).v[row * (row_width / 32) + block + i / 8] = vec2(both.x, sum_of_codes);
 }
+
+// Rounds columns i to i + 3 of a row. Eight neighbouring invocations have a block, and all of them are here.
+void round_four(uint row, uint row_width, uint i, vec4 four) {
+  const vec4 sizes = abs(four);
+  const vec2 both = int8_scales(subgroupClusteredMax(max(max(sizes.x, sizes.y), max(sizes.z, sizes.w)), 8));
+  const vec4 rounded = roundEven(four * both.y);
+  const float sum_of_codes = subgroupClusteredAdd(rounded.x + rounded.y + rounded.z + rounded.w, 8);
+  const uvec4 bytes = uvec4(ivec4(rounded)) & 0xFFu;
+  if (i >= row_width) return;
+  Words(codes).v[(row * row_width + i) / 4] = bytes.x | bytes.y << 8 | bytes.z << 16 | bytes.w << 24;
+  if (i % 32 == 0) Floats2(scales).v[(row * row_width + i) / 32] = vec2(both.x, sum_of_codes);
+}

@@ -26,3 +26,20 @@ void store_pair(uint64_t head, uint pair, vec2 numbers) {
   Words(head).v[pair] = to_bf16(numbers.x) | to_bf16(numbers.y) << 16;
 #endif
 }
+
+// Numbers 8 * unit to 8 * unit + 7 of a head of whole eights.
+void load_eight(uint64_t head, uint unit, out vec4 low, out vec4 high) {
+#if KV == KV_F32
+  low = Floats4(head).v[2 * unit];
+  high = Floats4(head).v[2 * unit + 1];
+#else
+  const uvec4 words = Words4(head).v[unit];
+#if KV == KV_F16
+  low = vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
+  high = vec4(unpackHalf2x16(words.z), unpackHalf2x16(words.w));
+#else
+  low = uintBitsToFloat(uvec4(words.x << 16, words.x & 0xFFFF0000u, words.y << 16, words.y & 0xFFFF0000u));
+  high = uintBitsToFloat(uvec4(words.z << 16, words.z & 0xFFFF0000u, words.w << 16, words.w & 0xFFFF0000u));
+#endif
+#endif
+}

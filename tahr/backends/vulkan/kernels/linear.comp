@@ -9,6 +9,8 @@ layout(constant_id = 2) const uint T = 1;
 layout(constant_id = 3) const bool GATED = false;
 layout(constant_id = 4) const bool RAGGED = false;  // rows of x do not end with a run of 8
 layout(constant_id = 5) const bool BIASED = false;
+layout(constant_id = 6) const uint AHEAD = 4;  // runs whose bytes are under way at once
+layout(constant_id = 7) const uint LIMIT = 0;  // rows of x where these are few: nobody asks how many are alive; 0: many
 layout(push_constant) uniform Push {
   uint64_t codes;
   uint64_t scales;
@@ -115,8 +117,8 @@ float with_bias(float sum, Floats added, uint row) {
 }
 
 void main() {
-  const uint n = uint(n_rows.v[0]);
-  const uint first_x = gl_WorkGroupID.y * T;
+  const uint n = LIMIT > 0 ? LIMIT : uint(n_rows.v[0]);
+  const uint first_x = LIMIT > 0 ? 0 : gl_WorkGroupID.y * T;
   const uint first = (gl_WorkGroupID.x * gl_NumSubgroups + gl_SubgroupID) * R;
   if (first_x >= n || first >= n_out) return;
   choose_rows(first);
@@ -124,10 +126,9 @@ void main() {
   for (uint i = 0; i < M * T; ++i) sums[i] = 0;
   const uint n_runs = DENSE ? (n_cols + 7) / 8 : n_cols / 32;
   uint run = gl_SubgroupInvocationID;
-  if (T == 1)
-    for (; run + 3 * gl_SubgroupSize < n_runs; run += 4 * gl_SubgroupSize) {
-      [[unroll]] for (uint ahead = 0; ahead < 4; ++ahead) add_products(run + ahead * gl_SubgroupSize);
-    }
+  for (; run + (AHEAD - 1) * gl_SubgroupSize < n_runs; run += AHEAD * gl_SubgroupSize) {
+    [[unroll]] for (uint ahead = 0; ahead < AHEAD; ++ahead) add_products(run + ahead * gl_SubgroupSize);
+  }
   for (; run < n_runs; run += gl_SubgroupSize) add_products(run);
   for (uint t = 0; t < T; ++t)
     for (uint r = 0; r < R; ++r) {
