@@ -46,6 +46,8 @@ def variants() -> dict[str, tuple[str, dict[str, int]]]:
         found |= {f"{source}_{name}": (source, {"KV": number}) for name, number in KV_TYPES.items()}
     for size, tiles in TILES.items():
         defined = dict(zip(("TM", "TN", "TK"), map(int, size.split("x")), strict=True))
+        for kv in ("f16", "bf16"):
+            found[f"attend_tile_{kv}_{size}"] = "attend_tile", defined | {"KV": KV_TYPES[kv]}
         for tile in tiles:
             own = defined | dict(zip(("BM", "BN", "WM", "WN"), tile, strict=True))
             for name, number in KINDS.items():

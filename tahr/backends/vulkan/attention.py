@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from tahr import _vulkan as native
 from tahr.backends import api
 from tahr.backends.api import INT8_BLOCK, Tensor
 from tahr.backends.vulkan.inputs import SharedInputs
@@ -17,6 +18,10 @@ UNIT = 8  # numbers of a head that are read at once
 ROPE_THREADS = 64
 MERGE_CODES_AT = 32  # bytes of constants before the address of codes
 CAUSAL, CHUNKED = 1, 2
+# Steps of many tokens are attended to in tiles, by units for small matrices: so many rows of a small matrix in each.
+TILE_SUBGROUPS = 4
+TILED_TYPES = ("f16", "bf16")  # f32 would lose what it has
+MOST_TILED_DIM = 128
 # Steps of few tokens share the spans of each out over the device, and keep partial results for so many bytes at most.
 FEW_TOKENS = 64
 MOST_PARTIAL_BYTES = 256 << 20
@@ -93,8 +98,6 @@ class AttentionOps(VulkanRowOps):
         head_dim = layer.shape.head_dim
         n_heads = q.width // head_dim
         n_sharing = n_heads // layer.shape.n_heads
-        most = MOST_SHARING if head_dim % UNIT == 0 else 1
-        n_together = next(n for n in range(min(n_sharing, most), 0, -1) if n_sharing % n == 0)
         logits = [vector.data if vector else None for vector in (spec.sinks, spec.slopes)]
         rows = self._queue.use(q)
         addresses = [inputs.span.address, rows.address, out.address, *[each.address for each in whole(layer)]]
@@ -114,19 +117,52 @@ class AttentionOps(VulkanRowOps):
             float(spec.scale),
             float(spec.softcap),
         )
-        n_threads = self._kernels.threads(ATTEND_THREADS)
-        is_wide = head_dim % UNIT == 0
-        pipeline = self._kernels.get(
-            f"attend_{layer.dtype}",
-            n_threads,
-            n_together,
-            n_parts > 0,
-            *(each is not None for each in (spec.slopes, spec.sinks)),
-            head_dim,
-            is_wide,
-        )
-        groups = n_heads // n_together, max(1, step.limits.n_tokens), max(1, n_parts)
+        tall = 0 if n_parts else self._tile_height(layer, step.limits)
+        choose = self._attending_tiles if tall else self._attending
+        pipeline, groups = choose(spec, memory, n_heads, tall or n_parts)
         self._queue.add(pipeline, groups, constants, [inputs.span, rows, *whole(layer), *logits], [out])
+
+    def _tile_height(self, layer: PagedBuffers, limits: api.StepLimits) -> int:
+        """The tokens of a tile that is attended to at once; 0: one by one."""
+        head_dim = layer.shape.head_dim
+        if limits.n_tokens <= FEW_TOKENS or layer.dtype not in TILED_TYPES or head_dim > MOST_TILED_DIM:
+            return 0
+        size = self._matrix_size()
+        if size is None or any(head_dim % n for n in size[1:]) or self._kernels.subgroup % size[0]:
+            return 0
+        return TILE_SUBGROUPS * size[0]
+
+    def _attending_tiles(
+        self, spec: api.AttentionSpec, memory: api.LayerMemory, n_heads: int, tall: int
+    ) -> tuple[native.Pipeline, tuple[int, int, int]]:
+        """The kernel for tiles of so many tokens, and its grid: each sequence fills whole tiles."""
+        layer: PagedBuffers = memory.data
+        limits = memory.step.limits
+        size = "x".join(map(str, self._matrix_size() or ()))
+        n_threads = TILE_SUBGROUPS * self._kernels.subgroup
+        choices = n_threads, 0, spec.slopes is not None, spec.sinks is not None, layer.shape.head_dim
+        pipeline = self._kernels.get(f"attend_tile_{layer.dtype}_{size}", n_threads, *choices)
+        return pipeline, (n_heads, max(1, limits.n_tokens // tall + limits.n_seqs), 1)
+
+    def _attending(
+        self, spec: api.AttentionSpec, memory: api.LayerMemory, n_heads: int, n_parts: int
+    ) -> tuple[native.Pipeline, tuple[int, int, int]]:
+        """The kernel that has one token at a time, and its grid."""
+        layer: PagedBuffers = memory.data
+        head_dim = layer.shape.head_dim
+        is_wide = head_dim % UNIT == 0
+        most = MOST_SHARING if is_wide else 1
+        n_sharing = n_heads // layer.shape.n_heads
+        n_together = next(n for n in range(min(n_sharing, most), 0, -1) if n_sharing % n == 0)
+        n_threads = self._kernels.threads(ATTEND_THREADS)
+        features = [each is not None for each in (spec.slopes, spec.sinks)]
+        choices = n_together, n_parts > 0, *features, head_dim, is_wide
+        pipeline = self._kernels.get(f"attend_{layer.dtype}", n_threads, *choices)
+        return pipeline, (n_heads // n_together, max(1, memory.step.limits.n_tokens), max(1, n_parts))
+
+    def _matrix_size(self) -> tuple[int, int, int] | None:
+        """The small matrices that the device multiplies as it should; None: none."""
+        raise NotImplementedError
 
     def _merge(self, spec: api.AttentionSpec, memory: api.LayerMemory, parts: Span, out: Tensor, n_spans: int) -> int:
         step = memory.step

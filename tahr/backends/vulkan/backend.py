@@ -65,7 +65,7 @@ BEST_THREADS = 512
 MOST_BEST_PLANS = 64
 
 
-class VulkanBackend(AttentionOps, ProductOps):
+class VulkanBackend(ProductOps, AttentionOps):
     """One device. `deterministic` multiplies row by row; `mode` is how tapes run: other than plainly in tests."""
 
     name = "vulkan"

@@ -136,15 +136,24 @@ class ProductOps(VulkanRowOps):
         """The tile in which so many rows are multiplied; None: row by row."""
         if self.deterministic or limit <= FEW:
             return None
-        if self._tiles is None:
-            self._tiles = self._working_tiles()
-        if matrix.kind == "f32" or not self._tiles:
-            return PLAIN
-        for tile in self._tiles:
+        tiles = () if matrix.kind == "f32" else self._known_tiles()
+        for tile in tiles:
             across, along, _ = grid(tile, limit, matrix.n_rows, gated)
             if across * along >= BUSY and limit > tile.n_rows // 2:
                 return tile
-        return min(self._tiles, key=lambda tile: abs(tile.n_rows - min(limit, 64)))
+        return min(tiles, key=lambda tile: abs(tile.n_rows - min(limit, 64)), default=PLAIN)
+
+    def _matrix_size(self) -> tuple[int, int, int] | None:
+        if self.deterministic or not self._known_tiles():
+            return None
+        m, n, k = self.device.facts.matrix
+        return m, n, k
+
+    def _known_tiles(self) -> tuple[Tile, ...]:
+        """The tiles that work here, found out once."""
+        if self._tiles is None:
+            self._tiles = self._working_tiles()
+        return self._tiles
 
     def _halved(self, x: Tensor) -> HalvedRows:
         """x as f16 numbers, made once."""
