@@ -107,6 +107,21 @@ def test_units_that_multiply_wrongly_are_not_used() -> None:
     assert be._working_tiles() == ()
 
 
+@pytest.mark.parametrize("mode", ["declared", "permuted", "barriers"])
+def test_tiles_in_any_order_and_among_poison(mode: str) -> None:
+    """Rows are rounded to f16 once for two products of them."""
+
+    def run(be: VulkanBackend) -> list[np.ndarray]:
+        rng = np.random.default_rng(9)
+        joined = be.join([Linear(be.weight(random_tensor("BF16", (n, 75), rng)), None) for n in (40, 33)])
+        return [np.array(be.read(y)) for y in be.linears(be.tensor(rows(rng, 20, 75)), joined)]
+
+    if mode == "declared" and not backends_here.backend("vulkan").device.is_unified:  # type: ignore[attr-defined]
+        pytest.skip("the host does not see this device's memory")
+    for wanted, found in zip(run(VulkanBackend()), run(VulkanBackend(mode=mode)), strict=True):
+        np.testing.assert_array_equal(wanted, found)
+
+
 def test_the_tiles_are_those_that_kernels_are_made_for() -> None:
     from tahr.backends.vulkan.shaders import codes
 

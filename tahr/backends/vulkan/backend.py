@@ -39,8 +39,8 @@ from tahr.backends.vulkan.memory import (
     RowBuffer,
     Span,
 )
-from tahr.backends.vulkan.products import ProductOps
 from tahr.backends.vulkan.presence import choose, describe_one, probed
+from tahr.backends.vulkan.products import ProductOps
 from tahr.backends.vulkan.queue import (
     PLAIN,
     OpQueue,

@@ -24,8 +24,8 @@ BUSY = 100  # workgroups that keep a device busy
 CHECKED = 24, 40, 64  # rows, results and columns of the product that shows whether units for matrices work
 
 
-class Tile(NamedTuple):
-    """What a workgroup makes of a product."""
+class ProductTile(NamedTuple):
+    """The part of a product that a workgroup makes."""
 
     n_rows: int
     n_columns: int
@@ -35,12 +35,12 @@ class Tile(NamedTuple):
 
 # Tiles by the matrices that a device multiplies, the largest first.
 TILES = {
-    (16, 16, 16): (Tile(128, 128, 8, 40960), Tile(64, 64, 4, 20480), Tile(16, 64, 4, 18432)),
-    (8, 16, 16): (Tile(64, 64, 4, 20480),),
-    (8, 8, 16): (Tile(64, 64, 4, 20480),),
-    (8, 8, 8): (Tile(16, 32, 4, 7680),),
+    (16, 16, 16): (ProductTile(128, 128, 8, 40960), ProductTile(64, 64, 4, 20480), ProductTile(16, 64, 4, 18432)),
+    (8, 16, 16): (ProductTile(64, 64, 4, 20480),),
+    (8, 8, 16): (ProductTile(64, 64, 4, 20480),),
+    (8, 8, 8): (ProductTile(16, 32, 4, 7680),),
 }
-PLAIN = Tile(64, 64, 0, 17408)
+PLAIN = ProductTile(64, 64, 0, 17408)
 PLAIN_THREADS = 256
 
 
@@ -66,7 +66,7 @@ class ProductOps(VulkanRowOps):
 
     device: native.Device
     deterministic: bool
-    _tiles: tuple[Tile, ...] | None = None  # those that work here, once that is known
+    _tiles: tuple[ProductTile, ...] | None = None  # None: not tried yet
 
     def linear(self, x: Tensor, linear: api.Linear) -> Tensor:
         return self._multiply(x, linear, None, "silu")
@@ -98,7 +98,7 @@ class ProductOps(VulkanRowOps):
         self._queue.add(pipeline, groups, constants, [count.span, *spans], [written])
         return out
 
-    def _operand(self, x: Tensor, matrix: PlanedMatrix, tile: Tile | None) -> tuple[Span, Span | None]:
+    def _operand(self, x: Tensor, matrix: PlanedMatrix, tile: ProductTile | None) -> tuple[Span, Span | None]:
         """The rows as a kernel wants to meet them."""
         if tile is not None and tile.n_subgroups:
             halved = self._halved(x)
@@ -109,7 +109,7 @@ class ProductOps(VulkanRowOps):
         return rounded.codes, rounded.scales
 
     def _few(
-        self, matrix: PlanedMatrix, _: Tile, limit: int, gated: bool, biased: bool
+        self, matrix: PlanedMatrix, _: ProductTile, limit: int, gated: bool, biased: bool
     ) -> tuple[native.Pipeline, tuple[int, int, int]]:
         """The kernel that multiplies row by row, and its grid."""
         n_rows = 2 if matrix.n_rows > TALL and not gated else 1
@@ -123,7 +123,7 @@ class ProductOps(VulkanRowOps):
         return pipeline, (-(-matrix.n_rows // (N_SUBGROUPS * n_rows)), -(-max(1, limit) // n_x), 1)
 
     def _many(
-        self, matrix: PlanedMatrix, tile: Tile, limit: int, gated: bool, biased: bool
+        self, matrix: PlanedMatrix, tile: ProductTile, limit: int, gated: bool, biased: bool
     ) -> tuple[native.Pipeline, tuple[int, int, int]]:
         """The kernel that multiplies in tiles, and its grid."""
         n_threads = tile.n_subgroups * self._kernels.subgroup or self._kernels.threads(PLAIN_THREADS)
@@ -132,7 +132,7 @@ class ProductOps(VulkanRowOps):
             name = matrix_name(matrix.kind, self.device.facts.matrix, tile)
         return self._kernels.get(name, n_threads, n_threads, gated, biased), grid(tile, limit, matrix.n_rows, gated)
 
-    def _tile_for(self, matrix: PlanedMatrix, limit: int, gated: bool) -> Tile | None:
+    def _tile_for(self, matrix: PlanedMatrix, limit: int, gated: bool) -> ProductTile | None:
         """The tile in which so many rows are multiplied; None: row by row."""
         if self.deterministic or limit <= FEW:
             return None
@@ -149,7 +149,7 @@ class ProductOps(VulkanRowOps):
         m, n, k = self.device.facts.matrix
         return m, n, k
 
-    def _known_tiles(self) -> tuple[Tile, ...]:
+    def _known_tiles(self) -> tuple[ProductTile, ...]:
         """The tiles that work here, found out once."""
         if self._tiles is None:
             self._tiles = self._working_tiles()
@@ -167,16 +167,17 @@ class ProductOps(VulkanRowOps):
             self._queue.add(
                 pipeline, (max(1, count.limit), 1, 1), packed(addresses, x.width), [count.span, own], written
             )
-        found = x.data.halved
-        return found
+        halved: HalvedRows = x.data.halved
+        return halved
 
-    def _working_tiles(self) -> tuple[Tile, ...]:
+    def _working_tiles(self) -> tuple[ProductTile, ...]:
         """The tiles for this device's units for matrices; none where those do not multiply as they should."""
         facts = self.device.facts
-        tiles = tuple(t for t in TILES.get(tuple(facts.matrix), ()) if t.shared_bytes <= facts.shared_bytes)
+        m, n, k = facts.matrix
+        tiles = tuple(tile for tile in TILES.get((m, n, k), ()) if tile.shared_bytes <= facts.shared_bytes)
         return tuple(tile for tile in tiles if self._multiplies(tile))
 
-    def _multiplies(self, tile: Tile) -> bool:
+    def _multiplies(self, tile: ProductTile) -> bool:
         """Whether a tile gives a small product within the rounding of its numbers."""
         n, n_out, n_cols = CHECKED
         rng = np.random.default_rng(0)
@@ -203,12 +204,12 @@ class ProductOps(VulkanRowOps):
         return bool(np.abs(found - x.astype(np.float32) @ w.astype(np.float32).T).max() < 1e-2)
 
 
-def matrix_name(kind: str, size: list[int], tile: Tile) -> str:
+def matrix_name(kind: str, size: list[int], tile: ProductTile) -> str:
     """The kernel of a kind of matrix for a device's units."""
     return f"matrix_{kind}_{'x'.join(map(str, size))}_{tile.n_rows}x{tile.n_columns}"
 
 
-def grid(tile: Tile, n_rows: int, n_out: int, gated: bool) -> tuple[int, int, int]:
+def grid(tile: ProductTile, n_rows: int, n_out: int, gated: bool) -> tuple[int, int, int]:
     """The workgroups that make a product."""
     n_columns = tile.n_columns // 2 if gated else tile.n_columns
     return -(-n_out // n_columns), -(-max(1, n_rows) // tile.n_rows), 1
