@@ -24,7 +24,7 @@ GLSLC = ROOT / ".vulkan-tools" / "glslc"
 
 def card(name: str, kind: int = 2, missing: str = "") -> SimpleNamespace:
     words = {"driver": "d", "api_version": 1 << 22 | 3 << 12, "memory_bytes": 8 << 30, "subgroup_size": 32}
-    return SimpleNamespace(name=name, type=kind, missing=missing, has_matrices=False, **words)
+    return SimpleNamespace(name=name, type=kind, missing=missing, matrix=[0, 0, 0], **words)
 
 
 CARDS = [
@@ -127,7 +127,7 @@ def test_the_archive_is_made_of_its_sources() -> None:
 
 
 def test_the_archive_is_small() -> None:
-    assert shaders.ARCHIVE.stat().st_size < 400_000
+    assert shaders.ARCHIVE.stat().st_size < 700_000
     with zipfile.ZipFile(shaders.ARCHIVE) as archive:
         assert all(name.isidentifier() for name in archive.namelist())
 
