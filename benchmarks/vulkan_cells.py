@@ -86,7 +86,7 @@ def name_ops() -> None:
 def show_times(engine: Engine) -> None:
     """Microseconds of the ops of a step of one sequence, by kernel and grid, and those of the whole."""
     backend = engine.executor.backend
-    plan = engine.executor.executed[0].plan(backend, (0, 0, 0))
+    plan = engine.executor.executed[0].plan(backend, (0, 0, 0, 0))
     plan.run()
     backend._running.settle()
     begin = time.perf_counter()

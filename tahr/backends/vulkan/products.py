@@ -14,9 +14,10 @@ from tahr.backends.vulkan.row_ops import ACTIVATIONS, VulkanRowOps
 from tahr.backends.vulkan.weights import PlanedMatrix
 
 N_SUBGROUPS = 4  # subgroups of a workgroup that multiplies few rows
-TALL = 8192  # a matrix with more rows gives each subgroup two of them
+TALL = 2048  # rows of a matrix that keep a device busy although subgroups have several
 AHEAD = 4  # runs of columns whose bytes are under way at once
 ROWS_AT_ONCE = (1, 2, 4, 8)  # few rows that meet a part of a matrix once it is read
+AT_ONCE = {1: 2, 2: 2, 4: 4, 8: 4}  # rows of a tall matrix of a subgroup, by rows of x; gates and what they gate: half
 FEW = 16  # rows that are not worth a tile
 COLUMNS = 32  # f16 rows are filled to whole runs of so many
 HALVE_THREADS = 128
@@ -112,9 +113,10 @@ class ProductOps(VulkanRowOps):
         self, matrix: PlanedMatrix, _: ProductTile, limit: int, gated: bool, biased: bool
     ) -> tuple[native.Pipeline, tuple[int, int, int]]:
         """The kernel that multiplies row by row, and its grid."""
-        n_rows = 2 if matrix.n_rows > TALL and not gated else 1
         enough = [n for n in ROWS_AT_ONCE if n >= limit]
         n_x = enough[0] if enough else ROWS_AT_ONCE[-1]
+        n_rows = AT_ONCE[n_x] if matrix.n_rows >= TALL else 1
+        n_rows = max(1, n_rows // 2) if gated else n_rows
         ragged = matrix.is_dense and matrix.n_cols % weights.RUN != 0
         n_threads = N_SUBGROUPS * self._kernels.subgroup
         known = limit if 0 < limit <= n_x else 0
