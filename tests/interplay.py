@@ -44,6 +44,10 @@ NO_PAGER = Refuses("weights cannot be offloaded", f"{PAGED}::test_sessions_have_
 
 RANKS = "ranks/test_ranks_with_features.py"
 
+SLEEP = "engine/test_sleeping.py"
+SLEPT = Runs((f"{SLEEP}::test_features_after_a_sleep",))
+HELD = Refuses("or sessions hold its pages", f"{SLEEP}::test_what_works_or_would_lose_something_does_not_sleep")
+
 COLUMNS: dict[str, dict[str, Runs | Refuses]] = {
     "rows as input": {
         "LoRA": Runs((f"{BITS}::test_adapters_change_what_is_made_of_rows",)),
@@ -171,5 +175,24 @@ COLUMNS: dict[str, dict[str, Runs | Refuses]] = {
         "deterministic": Runs((f"{RANKS}::test_batches_are_each_alone",)),
         "two models": Runs((f"{RANKS}::test_two_models_in_turns",)),
         "keys": Runs((f"{RANKS}::test_parameters",)),
+    },
+    "sleep": {
+        "LoRA": Refuses(  # on a CPU nothing of an adapter moves
+            "Models with adapters on a GPU do not sleep",
+            f"{SLEEP}::test_what_works_or_would_lose_something_does_not_sleep",
+        ),
+        "grammar": SLEPT,
+        "n > 1": SLEPT,
+        "drafts": SLEPT,
+        "sessions": HELD,
+        "prefix hit": Runs((f"{SLEEP}::test_texts_are_the_same_after_a_sleep",)),
+        "preemption": SLEPT,
+        "snapshot": HELD,  # only sessions have snapshots
+        "embeddings": Runs((f"{SLEEP}::test_requests_wake_an_engine_by_themselves",)),
+        "deterministic": Runs((f"{SLEEP}::test_texts_are_the_same_after_a_sleep",)),
+        "two models": Runs(
+            ("server/test_sleeping_models.py::test_a_sleeping_model_leaves_its_part_of_the_budget_to_others",)
+        ),
+        "keys": Runs(("server/test_sleeping_models.py::test_a_request_that_is_refused_wakes_nobody",)),
     },
 }

@@ -23,6 +23,15 @@ from targets import ABIS, TARGETS, Abi, Target
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("_native", "_vulkan")
+# Zig takes names of processors where others take those of architectures.
+WRAPPER = """#!/bin/sh
+for word; do
+    shift
+    case $word in -march=armv8.2-a+*) word=-mcpu=generic+v8_2a+$(echo "${{word#*+}}" | sed s/fp16/fullfp16/) ;; esac
+    set -- "$@" "$word"
+done
+exec {zig} "$@"
+"""
 
 
 def main() -> None:
@@ -124,7 +133,8 @@ def zig_wrapper(target: Target, work: Path) -> Path:
     """A program that compiles and links for a target, as CMake wants it."""
     path = work / f"zig-{target.name}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ziglang c++ -target {target.zig} "$@"\n')
+    zig = f"{shlex.quote(sys.executable)} -m ziglang c++ -target {target.zig}"
+    path.write_text(WRAPPER.format(zig=zig))
     path.chmod(0o755)
     return path
 

@@ -21,6 +21,7 @@ from tahr.engine import sleeping
 from tahr.engine.engine import Engine
 from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.errors import ConfigError, GenerateError
+from tahr.grammar.spec import Grammar
 from tahr.loading.builder import build_engine
 from tahr.models.loader import load, open_model
 
@@ -62,6 +63,11 @@ def test_what_works_or_would_lose_something_does_not_sleep(tmp_path: Path, monke
     with pytest.raises(GenerateError, match="still works"):
         sleeping.sleep(engine)
     run(engine, seq)
+    pool = engine.scheduler.pools[0]
+    held = pool.take(1)
+    with pytest.raises(GenerateError, match="or sessions hold its pages"):
+        sleeping.sleep(engine)
+    pool.release(held)
     idle = SimpleNamespace(n_waiting=0, n_copying=0)
     places: list[tuple[Any, str, str]] = [
         (engine, "tower_facts", "images or recordings"),
@@ -162,3 +168,33 @@ def out_of_memory(resize: Any) -> Any:
         resize(storage, n_bytes)
 
     return method
+
+
+FEATURES: dict[str, tuple[dict[str, Any], SamplingParams]] = {
+    "n > 1": ({}, SamplingParams(max_tokens=8, temperature=1.0, seed=3, n=3)),
+    "grammar": ({}, SamplingParams(max_tokens=12, temperature=0.0, grammar=Grammar("regex", "[a-z]{4} (goat|dog)!"))),
+    "drafts": ({"spec_ngram": True}, max_tokens_of(30)),
+    "preemption": ({"context_size": 64, "page_size": 8, "kv_bytes": 70_000, "max_batch_size": 3}, max_tokens_of(40)),
+    "logprobs": ({}, SamplingParams(max_tokens=8, temperature=0.0, logprobs=3)),
+}
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_features_after_a_sleep(feature: str, tmp_path: Path) -> None:
+    options, params = FEATURES[feature]
+
+    async def talk() -> None:
+        async with AsyncLLM(str(story_model.write(tmp_path)), n_threads=1, **options) as llm:
+
+            async def replies() -> list[Any]:
+                made = await asyncio.gather(*(llm.generate(f"Once upon a time {i}", params) for i in range(3)))
+                return [(each.token_ids, each.text, each.logprobs) for each in made]
+
+            wanted = await replies()
+            await llm.sleep()
+            assert await replies() == wanted
+            stats = llm.stats()
+            assert (stats.preemptions > 1) == (feature == "preemption"), stats
+            assert (stats.spec_accepted_tokens > 0) == (feature == "drafts")
+
+    asyncio.run(talk())

@@ -115,6 +115,19 @@ def test_a_sleeping_model_leaves_its_part_of_the_budget_to_others() -> None:
         assert server.server.state.pool.n_bytes == 1000
 
 
+def test_a_request_that_is_refused_wakes_nobody() -> None:
+    with pooled(sizes={"a": 1000}, api_keys=("k",), admin_key="admin") as server:
+        (engine,) = server.loaders["a"].engines
+        assert server.client.post("/sleep").status_code == 401
+        admin = {"authorization": "Bearer admin"}
+        assert server.client.post("/sleep", headers=admin).json()["is_sleeping"]
+        assert server.ask("a").status_code == 401 and engine.asleep
+        server.client.headers["authorization"] = "Bearer k"
+        assert server.ask("a", temperature=-1).status_code == 400 and engine.asleep
+        assert server.client.post("/wake").status_code == 401 and engine.asleep
+        assert server.ask("a").status_code == 200 and not engine.asleep
+
+
 def test_a_server_that_ends_while_models_sleep() -> None:
     with pooled(sizes={"a": 1000}, sleep_after_s=0.01) as server:
         (engine,) = server.loaders["a"].engines
