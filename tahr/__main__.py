@@ -1,8 +1,6 @@
 """`python -m tahr` is the command `tahr`."""
 
-import sys
-
-from tahr.cli.main import main
+from tahr.cli.entry import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

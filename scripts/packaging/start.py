@@ -12,9 +12,9 @@ def main() -> None:
         sys.argv = [module, *sys.argv[4:]]
         run_module(module, run_name="__main__", alter_sys=True)
         return
-    from tahr.cli.main import main as command
+    from tahr.cli.entry import main as command
 
-    sys.exit(command())
+    command()
 
 
 if __name__ == "__main__":

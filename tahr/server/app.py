@@ -77,6 +77,8 @@ class App:
         if request.on_behalf and route:
             return await self._respond(request, route)
         state = self.state
+        if state.admission.is_over:  # nobody waits for its body
+            raise state.models.unavailable()
         state.host_guard.check(request)
         if request.method == "OPTIONS" and "access-control-allow-origin" in request.response_headers:
             return await guard.preflight(request)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import sys
@@ -19,7 +20,7 @@ from tahr.server.http.serving import UvicornServer, uvicorn_config
 from tahr.server.models.pool import on_daemon_thread, start_failure, warm_up
 from tahr.server.models.registry import Phase, ServedModel
 from tahr.server.observe.throughput_log import report_throughput
-from tahr.server.state.draining import Draining, closing_s
+from tahr.server.state.draining import Draining
 from tahr.server.state.settings import Settings
 from tahr.server.state.state import MakeModel, ServerState
 from tahr.server.status.servers import Announcement
@@ -33,6 +34,7 @@ SWITCH_S = 0.0005
 FLUSH_S = 5.0  # time between looks at responses that could not be written
 LOOK_S = 1.0  # time between looks at the keys of the state
 
+log = logging.getLogger("tahr.server")
 Load = Callable[[], list[ServedModel]]
 Announce = Callable[[str, list[ServedModel]], None]
 
@@ -58,9 +60,7 @@ class HttpServer:
         self._announce = announce
         self._listener = None if taking else bind(settings.host, settings.port)
         self._taking = taking
-        timeout_s = settings.drain_timeout_s
-        config = uvicorn_config(App(self.state), settings.reader_timeout_s, closing_s(timeout_s))
-        self._uvicorn = UvicornServer(config)
+        self._uvicorn = UvicornServer(uvicorn_config(App(self.state), settings.reader_timeout_s))
         self._draining = Draining(self.state, self._uvicorn, partial(work_on_batches, self.state, App))
         self._succession = Succession(self.state, self._uvicorn, self._draining, announcement) if announcement else None
         self.state.drain = self.drain
@@ -78,9 +78,12 @@ class HttpServer:
 
     def run(self) -> int:
         """Serve until a signal comes or somebody asks for the end, and return the exit code."""
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            code = runner.run(self.serve())
-        gc.collect()  # the models, before the interpreter takes their modules away
+        self._draining.exit_process = self._exit
+        try:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                code = runner.run(self.serve())
+        finally:
+            self._draining.forget_exit()
         if self._is_loading:
             # A thread is inside native code: the interpreter must not be taken down under it.
             sys.stderr.flush()
@@ -121,7 +124,18 @@ class HttpServer:
                 await self._succession.leave()
             await self._close()
             self._forget_signals(loop)
+        return self._exit_code
+
+    @property
+    def _exit_code(self) -> int:
         return 128 + self._signal if self._signal else 0
+
+    def _exit(self) -> None:
+        """The end of a process whose time is over, on a thread of its own."""
+        busy = sorted(each.name for each in threading.enumerate() if not each.daemon)
+        log.error("the drain timeout is over: the process ends although threads are at work: %s", ", ".join(busy))
+        sys.stderr.flush()
+        os._exit(self._exit_code)
 
     def drain(self) -> None:
         """Take nothing new, let requests finish within `drain_timeout_s`, end the rest, and then the server."""

@@ -50,16 +50,20 @@ class UvicornServer(uvicorn.Server):
         if self._acceptor:
             self._acceptor.stop()
 
+    def end(self, within_s: float) -> None:
+        """Serve no more; connections and their tasks have that long to end by themselves."""
+        limit: Any = within_s  # seconds, whole or not
+        self.config.timeout_graceful_shutdown = limit
+        self.should_exit = True
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._acceptor:
             self._acceptor.close()
         await super().shutdown(sockets=[])
 
 
-def uvicorn_config(app: Any, reader_timeout_s: float, closing_s: float) -> uvicorn.Config:
-    """`closing_s` is how long connections may take to close at the end."""
+def uvicorn_config(app: Any, reader_timeout_s: float) -> uvicorn.Config:
     protocol: Any = partial(BoundedProtocol, reader_timeout_s=reader_timeout_s)
-    limit: Any = closing_s  # seconds, whole or not
     return uvicorn.Config(
         app,
         http=protocol,
@@ -70,5 +74,4 @@ def uvicorn_config(app: Any, reader_timeout_s: float, closing_s: float) -> uvico
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=limit,
     )

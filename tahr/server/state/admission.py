@@ -35,6 +35,7 @@ class Admission:
     ):
         self.active: dict[HttpRequest, asyncio.TimerHandle | None] = {}  # running requests and their deadlines
         self.arriving: set[HttpRequest] = set()  # whose bodies are on their way
+        self.is_over = False  # the server ends now: nothing is answered any more
         self._models = models
         self._pool = pool
         self._max_requests = max_requests
@@ -116,7 +117,8 @@ class Admission:
                 request.cancel(HttpError(401, message, code="key_revoked"))
 
     def end_all(self) -> None:
-        """End all requests in flight: streams with what they have, the others with an error."""
+        """End all requests in flight: streams with what they have, the others with an error; new ones are refused."""
+        self.is_over = True
         for request in [*self.active, *self.arriving]:
             if request.end_early:
                 request.end_early()
