@@ -1,6 +1,8 @@
 """What strangers' bytes are given to, one function each. A refusal (TahrError) is right; any other error is a find."""
 
+import atexit
 import json
+import shutil
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -138,4 +140,6 @@ def parsed(data: bytes) -> object:
 
 @cache
 def scratch() -> Path:
-    return Path(tempfile.mkdtemp(prefix="tahr-fuzz-"))
+    folder = tempfile.mkdtemp(prefix="tahr-fuzz-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)

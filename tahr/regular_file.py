@@ -42,8 +42,8 @@ def read_start(path: Path, n_bytes: int) -> bytes:
 
 
 def read_text(path: Path, most_bytes: int, errors: str = "strict") -> str:
-    """UTF-8 with any kind of line ends."""
-    text = read_bytes(path, most_bytes).decode("utf-8", errors)
+    """UTF-8 with any kind of line ends, and without the mark that some editors begin files with."""
+    text = read_bytes(path, most_bytes).decode("utf-8-sig", errors)
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -59,6 +59,14 @@ def clean_stops(stop: Any, most: int = 1024) -> tuple[str, ...]:
     return stops
 
 
+def refuse_empty(thing: Any, names: Collection[str]) -> None:
+    """A shell's variable that is not set must not turn an option off without a word."""
+    for name in names:
+        value = getattr(thing, name)
+        if value is not None and not str(value).strip():
+            raise ConfigError(f"{name} is empty: give it a value, or leave it out.")
+
+
 TOKEN = whole(0)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tahr.config.checks import Range, check_ranges, keep_conventions, whole
+from tahr.config.checks import Range, check_ranges, keep_conventions, refuse_empty, whole
 from tahr.config.lora import clean_lora_files
 from tahr.config.sizes import parse_size
 from tahr.errors import ConfigError
@@ -34,6 +34,7 @@ def check_experts(text: str | None) -> None:
         raise ConfigError(f"cpu_experts is {text!r}, but it must be auto, all, or a number of layers.")
 
 
+FILES = ("tokenizer", "chat_template", "mmproj", "offload_dir", "kv_disk", "kv_disk_key", "spec_draft")
 SIZES = ("gpu_budget", "ram_budget", "kv_host_size", "kv_disk_size")
 SCHEDULING_POLICIES = ("fcfs", "priority", "shortest_job_first", "sjf")
 
@@ -137,6 +138,7 @@ class EngineConfig:
             if (text := getattr(self, name)) is not None:
                 parse_size(text, name)
         check_experts(self.cpu_experts)
+        refuse_empty(self, FILES)
         for name in ("kv_disk_size", "kv_disk_key"):
             if getattr(self, name) is not None and self.kv_disk is None:
                 raise ConfigError(f"{name} is set, but kv_disk names no directory: name one, or leave it out.")

@@ -56,6 +56,10 @@ class ImageRun(NamedTuple):
 Picture = Sequence["PromptImage | ImageRun | list[int]"]
 
 
+class TooManyImages(ConfigError):
+    """A request has more images than the server takes."""
+
+
 class PictureReader(Protocol):
     """A model's way with images."""
 
@@ -112,7 +116,7 @@ class Pictures:
         if sent and self.reader is None:
             raise ConfigError(f"{sent[0].place} is an image, but {NO_TOWER}.")
         if self.n_most is not None and len(sent) > self.n_most:
-            raise ConfigError(
+            raise TooManyImages(
                 f"{sent[self.n_most].place} is image {self.n_most + 1} of {len(sent)}, but a request may have "
                 f"{self.n_most}: leave some out."
             )

@@ -4,14 +4,13 @@
 alone); `TAHR_TEST_CACHE` another cache.
 """
 
-import atexit
 import os
-import shutil
-import tempfile
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from folders import new_folder
 
 BESIDE = Path(os.environ.get("TAHR_TEST_ASSETS") or Path(__file__).resolve().parents[3] / "shared" / "assets")
 FETCHED = Path(os.environ.get("TAHR_TEST_CACHE") or Path.home() / ".cache" / "tahr-test-data").absolute()
@@ -37,9 +36,7 @@ def stories() -> Path:
         return found
     import story_model
 
-    folder = tempfile.mkdtemp(prefix="tahr-story-model-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return story_model.write(Path(folder))
+    return story_model.write(new_folder("story-model"))
 
 
 def greedy_story() -> Path:

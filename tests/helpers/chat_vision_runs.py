@@ -1,6 +1,5 @@
 """Prompts of a case as an engine takes them."""
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -22,6 +21,7 @@ from chat_vision_cases import (
     template_tokens,
 )
 from engines import Tally
+from folders import new_folder
 from model_files import write_hf
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
@@ -49,7 +49,7 @@ def loaded_on(case: str, name: str) -> Loaded:
 
 @cache
 def checkpoint(case: str) -> Path:
-    return write_hf(Path(tempfile.mkdtemp(prefix="tahr-chat-vision-")), CASES[case], make_weights(case))
+    return write_hf(new_folder("chat-vision"), CASES[case], make_weights(case))
 
 
 def engine_of(case: str, name: str, **options: object) -> Engine:

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from backends_here import kv_store
 from drafter_files import TAPS, make_arrays, speculators, write_drafter
 from engines import alone, greedy, here, loaded
+from folders import new_folder
 from model_cases import Arrays, Config
 from tahr.backends.api import Backend, Extras, StepInputs, StepLimits
 from tahr.loading.speculation import Draft
@@ -118,7 +118,7 @@ def taught(path: Path) -> Path:
     # A head of ones gives its input out, as far as the vocabulary is large enough.
     width = decoder.config.width
     ones = {**arrays, "lm_head.weight": np.eye(decoder.config.n_vocab, width, dtype=np.float32)}
-    probe = write_drafter(Path(mkdtemp()) / "probe", config_for(decoder), ones)
+    probe = write_drafter(new_folder("drafter") / "probe", config_for(decoder), ones)
     runs = DrafterRuns(load_drafter(open_model([], probe), backend, decoder), backend)
     made, following = [], []
     for text in texts:
@@ -133,4 +133,4 @@ def write_taught(config: Config, arrays: Arrays, made: np.ndarray, following: li
     wanted = np.eye(len(known), dtype=np.float32)[following]
     inverse = np.linalg.inv(made.T @ made + 0.01 * len(made) * np.eye(made.shape[1]))
     arrays["lm_head.weight"] = (30 * (inverse @ made.T @ wanted).T).astype(np.float32)
-    return write_drafter(Path(mkdtemp()) / "taught", config, arrays, np.array(known) - np.arange(len(known)))
+    return write_drafter(new_folder("drafter") / "taught", config, arrays, np.array(known) - np.arange(len(known)))

@@ -1,12 +1,12 @@
 """Tiny models that write down recordings, on an engine: what they make of frames and of a prompt."""
 
-import tempfile
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 import backends_here
+from folders import new_folder
 from model_files import write_hf
 from speech_cases import CASES, frames_of, make_weights, next_token
 from tahr.config import EngineConfig
@@ -20,7 +20,7 @@ from tahr.speech.audio.rows import input_rows
 
 @cache
 def checkpoint(case: str) -> Path:
-    return write_hf(Path(tempfile.mkdtemp(prefix="tahr-speech-")), CASES[case], make_weights(case))
+    return write_hf(new_folder("speech"), CASES[case], make_weights(case))
 
 
 @cache

@@ -378,3 +378,14 @@ def test_a_line_of_a_hundred_megabytes(client: httpx.Client) -> None:
         batch = client.get(f"/v1/batches/{batch['id']}").json()
     assert [each["code"] for each in batch["errors"]["data"]] == ["line_too_long"]
     assert client.delete(f"/v1/files/{sent['id']}").status_code == 200
+
+
+@pytest.mark.parametrize("ends", [b"\n", b"\r\n"])
+def test_a_file_that_an_editor_began_with_a_mark_keeps_its_first_line(ends: bytes) -> None:
+    file = io.BytesIO(lines.BOM + ends.join(f'{{"custom_id": "{name}", {GOOD}}}'.encode() for name in "ab"))
+    found = [parse(each.data, MOST).custom_id for each in read_lines(file, MOST)]
+    assert found == ["a", "b"]
+    assert not list(read_lines(io.BytesIO(lines.BOM), MOST))
+    other = io.BytesIO(b"\n" + lines.BOM + b"{}")
+    with pytest.raises(LineError):
+        parse(next(read_lines(other, MOST)).data, MOST)

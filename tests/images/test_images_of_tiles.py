@@ -1,7 +1,6 @@
 """Images that are split: tiles line by line with a learned row behind each, and tiles without the token of their
 class."""
 
-import tempfile
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -14,6 +13,7 @@ import backends_here
 from backends_here import NAMES
 from chat_vision_cases import CASES, expected, make_weights, n_tiles, tokens
 from chat_vision_runs import engine_for, images_of, loaded_on, prompt_of, rows_made
+from folders import new_folder
 from model_files import write_hf
 from tahr.engine.engine import Engine
 from tahr.engine.sequences.prompt_rows import RowSource
@@ -125,7 +125,7 @@ def test_rows_that_cannot_be_put_fail_their_requests(monkeypatch: pytest.MonkeyP
 def engine_of(case: str, change: Callable[[str, np.ndarray], np.ndarray] | None = None, **config: Any) -> Engine:
     """An engine of the case's model, whose tensors may be others."""
     weights = {name: change(name, values) if change else values for name, values in make_weights(case).items()}
-    folder = write_hf(Path(tempfile.mkdtemp(prefix="tahr-tiles-")), CASES[case] | config, weights)
+    folder = write_hf(new_folder("tiles"), CASES[case] | config, weights)
     return engine_for(load(open_model([], folder), backends_here.backend(BACKEND, deterministic=True)), BACKEND)
 
 

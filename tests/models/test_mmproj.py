@@ -11,6 +11,7 @@ import backends_here
 from chat_vision_cases import BANNED, GRIDS, N_GREEDY, PROMPTS, expected
 from chat_vision_runs import engine_for, images_of, rows_made, submitted
 from engines import greedy, run
+from folders import new_folder
 from gguf_maker import Typed
 from mmproj_files import IN_FILES, recorded, tower_metadata, tower_tensors, write_text_model, write_tower
 from tahr.errors import LoadError
@@ -23,9 +24,7 @@ TOLERANCE = 1e-4
 
 @cache
 def folder() -> Path:
-    import tempfile
-
-    return Path(tempfile.mkdtemp(prefix="tahr-mmproj-"))
+    return new_folder("mmproj")
 
 
 def text_model(case: str) -> OpenedModel:

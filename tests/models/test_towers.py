@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import backends_here
+from folders import new_folder
 from model_files import write_hf
 from tahr.backends.api import Backend
 from tahr.backends.cpu.queue import CpuPlan
@@ -35,9 +36,7 @@ def loaded_on(case: str, name: str) -> Loaded:
 
 @cache
 def checkpoint(case: str) -> Path:
-    import tempfile
-
-    return write_hf(Path(tempfile.mkdtemp(prefix="tahr-vision-")), CASES[case], make_weights(case))
+    return write_hf(new_folder("vision"), CASES[case], make_weights(case))
 
 
 def engine_of(case: str, name: str) -> Engine:

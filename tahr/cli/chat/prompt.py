@@ -64,9 +64,9 @@ def read_file(path: Path) -> str:
 
 
 def as_text(data: bytes, where: str) -> str:
-    """UTF-8, and nothing else: guessing would send the model garbage."""
+    """UTF-8, and nothing else: guessing would send the model garbage. A mark at its beginning is no part of it."""
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"The text from {where} is not UTF-8 (byte {error.start}): convert it first.") from error
 

@@ -224,12 +224,24 @@ class PageFetcher:
             yield
         fetch.reads.popleft()
         if request.found is None:
+            if request.is_damaged:
+                self._write_again(fetch, request.which.block_hash)
             return False
         last = fetch.hashes.index(request.which.block_hash) + 1
         hashes = fetch.hashes[last - request.which.n_pages : last]
         fetch.at = last
         found = {group: dict(zip(hashes, pages[group], strict=True)) for group in request.found.groups}
         return self._load(fetch, found)
+
+    def _write_again(self, fetch: Fetch, block_hash: bytes) -> None:
+        """Remove the files behind a damaged one: all is computed again, and what is there would not be written."""
+        disk = self._places.disk
+        n_run = self._places.n_run
+        assert disk
+        n_pages = len(fetch.hashes)
+        begins = range(fetch.hashes.index(block_hash) + 1, n_pages, n_run)
+        ends = [min(begin + n_run, n_pages) for begin in begins]
+        disk.remove(KvFile(fetch.hashes[end - 1], end - begin).name for begin, end in zip(begins, ends, strict=True))
 
     def _patience(self, n_bytes: int) -> float:
         """Seconds after which a read is late."""

@@ -55,6 +55,7 @@ class FileRead:
     memory: Contents  # memory for all that it may hold
     found: Contents | None = None  # None, once it has ended: a miss
     is_over: bool = False
+    is_damaged: bool = False
     is_cancelled: bool = False
 
 
@@ -205,18 +206,21 @@ class DiskTier:
         except FileNotFoundError:
             self.stats.n_missed += 1
         except Damaged as fault:
-            self.stats.n_damaged += 1
             log.warning("A file of keys and values is not used and removed: %s.", fault)
-            remove(self._folder, request.which.name)
+            self._remove_damaged(request)
         except Exception as error:  # the thread and all requests go on, whatever is wrong with a disk
             if isinstance(error, OSError) and error.errno == errno.ELOOP:  # a link in its place
-                self.stats.n_damaged += 1
-                remove(self._folder, request.which.name)
+                self._remove_damaged(request)
             else:
                 self._give_up(error)
         finally:
             request.is_over = True
             self.ended.set()
+
+    def _remove_damaged(self, request: FileRead) -> None:
+        request.is_damaged = True
+        self.stats.n_damaged += 1
+        remove(self._folder, request.which.name)
 
     def _find(self, lookup: NameLookup) -> None:
         try:

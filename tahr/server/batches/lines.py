@@ -13,6 +13,7 @@ from tahr.server.bodies.decoding import MALFORMED
 MAX_LINES = 1_000_000
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 PIECE_BYTES = 1 << 20  # longest piece of a line that is too long
+BOM = b"\xef\xbb\xbf"  # some editors begin files with it
 ENVELOPE_BYTES = 1 << 16  # limit on a line beside its body
 
 
@@ -67,6 +68,8 @@ def read_lines(file: BinaryIO, most_bytes: int) -> Iterator[InputLine]:
         while not is_whole and rest and not rest.endswith(b"\n"):
             rest = file.readline(PIECE_BYTES)
             digest.update(rest)
+        if number == 1:
+            data = data.removeprefix(BOM)
         if data.strip():
             yield InputLine(number, int.from_bytes(digest.digest()) or 1, data if is_whole else None)
 

@@ -69,6 +69,11 @@ class Exchange:
         """Whether a client of a server would come again later."""
         return self.status in (429, 503) and b"retry-after" in self.headers
 
+    @property
+    def is_out_of_tokens(self) -> bool:
+        """Whether its key has used its tokens of the day."""
+        return self.status == 429 and self.headers.get(b"x-should-retry") == b"false"
+
     async def receive(self) -> Message:
         return {"type": "http.request", "body": self.body}
 
@@ -110,6 +115,7 @@ class BatchRun:
 
     def __init__(self, app: Application, state: ServerState, requests: BinaryIO, files: ResultFiles):
         self.n_replies = self.n_errors = 0
+        self.is_out_of_tokens = False  # no further line is begun
         self._state = state
         self._app = app
         self._requests = requests
@@ -151,11 +157,11 @@ class BatchRun:
             raise failed.exceptions[0] from None
 
     async def _next(self, lines: Iterator[InputLine]) -> tuple[InputLine, BatchRequest | LineError] | None:
-        """The next line, if there is one."""
+        """The next line, if there is one and it may be begun."""
         return self._read_next(lines)
 
     def _read_next(self, lines: Iterator[InputLine]) -> tuple[InputLine, BatchRequest | LineError] | None:
-        line = next(lines, None)
+        line = None if self.is_out_of_tokens else next(lines, None)
         return line and (line, self._request_of(line))
 
     async def _has_memory(self, n_bytes: int) -> None:
@@ -190,18 +196,22 @@ class BatchRun:
             result.error = BatchFault(request.code, str(request))
         else:
             result.response = await self._respond(request)
-            if is_cancelled():
+            if result.response is None or is_cancelled():
                 return
         self._files.write(result)
         self.n_replies += result.is_reply
         self.n_errors += not result.is_reply
         on_result()
 
-    async def _respond(self, request: BatchRequest) -> BatchResponse:
+    async def _respond(self, request: BatchRequest) -> BatchResponse | None:
+        """The response; None where the line is left to a later run."""
         exchange = await self._exchange(request)
         seen = self.n_replies + self.n_errors
         until = monotonic() + self.busy_s
         while exchange.is_overloaded and not is_cancelled() and monotonic() < until:
+            if exchange.is_out_of_tokens:
+                self.is_out_of_tokens = True
+                return None
             await asyncio.sleep(RETRY_S)
             if seen != self.n_replies + self.n_errors:  # others end, and make room
                 seen = self.n_replies + self.n_errors

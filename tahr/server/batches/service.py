@@ -36,6 +36,10 @@ MakeApp = Callable[[ServerState], Application]
 LOOK_S = 60.0  # time between looks for something to do that nobody has announced
 
 
+class OutOfTokens(Exception):
+    """A key has used its tokens of the day: its batches wait, and others take their turn."""
+
+
 class ServedRun(BatchRun):
     """A run beside clients: they never wait for it, and it waits for them as long as it has to."""
 
@@ -116,8 +120,14 @@ class BatchService:
     def _next(self) -> BatchRecord | None:
         """The oldest that waits, of a key that has the fewest at work."""
         n_running = Counter(self._owners.values())
-        waiting = [each for each in self._store.unfinished if each.id not in self._tasks]
+        waiting = [each for each in self._store.unfinished if each.id not in self._tasks and not self._rests(each)]
         return min(waiting, key=lambda each: n_running[each.owner], default=None)
+
+    def _rests(self, batch: BatchRecord) -> bool:
+        """Whether none of its lines could be answered today."""
+        account = self._state.keys.owner(batch.owner)
+        is_late = batch.expires_at <= self._store.clock()
+        return account is not None and not is_late and self._state.admission.ledger.is_used_up(account)
 
     def _begin(self, batch: BatchRecord) -> None:
         task = self._tasks[batch.id] = asyncio.create_task(self._work(batch))
@@ -139,6 +149,9 @@ class BatchService:
             except asyncio.CancelledError:
                 if self._is_ending or batch.status != "cancelling":
                     raise
+            except OutOfTokens:
+                log.info("the batch %s waits: its key %s has used its tokens of today", batch.id, batch.owner)
+                return
             except (OSError, TahrError, HttpError) as error:
                 if not is_logged:
                     log.error("the batch %s cannot go on and is tried again: %s", batch.id, reason_of(error))
@@ -215,6 +228,8 @@ class BatchService:
             with closing(ServedRun(self._app, self._state, path, results)) as run:
                 run.owner, run.salt = batch.owner, batch.salt
                 await run.run(partial(self._count, batch, results))
+                if run.is_out_of_tokens:
+                    raise OutOfTokens
 
     def _results(self, batch: BatchRecord) -> ResultFiles:
         places = [self._files.data_path(id) for id in (batch.output_file_id, batch.error_file_id)]

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from tahr.config import SamplingParams
 from tahr.errors import ConfigError, ContextExceeded, GrammarError, TahrError
+from tahr.generation.pictures import TooManyImages
 from tahr.generation.request import GenerationRequest
 from tahr.generation.resolve import Limits, RequestFacts, resolve
 from tahr.grammar.call_grammar import is_call_grammar
@@ -131,6 +132,8 @@ def refused(error: TahrError, served: ServedRequest) -> HttpError:
         return too_long(error, served)
     if isinstance(error, GrammarError):
         return bad_field("tools", str(error))
+    if isinstance(error, TooManyImages):
+        return bad_field(served.prompt_field, str(error), "too_many_images")
     if isinstance(error, ImageTooLarge):
         return HttpError(413, str(error), param=served.prompt_field)
     if isinstance(error, ConfigError) and str(error).startswith(served.prompt_field):

@@ -107,6 +107,10 @@ class Ledger(Observer):
         self._turn()
         return self._today[account.name]
 
+    def is_used_up(self, account: Account) -> bool:
+        """Whether the key may have no more tokens today."""
+        return account.tokens_per_day is not None and self.used_today(account) >= account.tokens_per_day
+
     def hold(self, account: Account, n_tokens: int) -> None:
         """Hold what a request may use; refused with 429 if nothing is left to its key."""
         limit = account.tokens_per_day

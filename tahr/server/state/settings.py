@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tahr.config import Range, SamplingParams, check_ranges, whole
+from tahr.config.checks import refuse_empty
 from tahr.errors import ConfigError
 
 SESSION_CACHES = ("off", "memory")
@@ -99,6 +100,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_ranges(self, self.RANGES)
+        refuse_empty(self, ("admin_key", "state_dir", "decision_trace_jsonl", "chrome_trace", "request_dump_dir"))
         if self.session_cache not in SESSION_CACHES:
             raise ConfigError(
                 f"There is no session cache {self.session_cache!r}: take one of {', '.join(SESSION_CACHES)}."

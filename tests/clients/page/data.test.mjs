@@ -203,6 +203,22 @@ test("files that are none", () => {
 
 const PIXEL = "data:image/jpeg;base64,/9j/AA==";
 
+test("the oldest images can be left out, and the model is told", () => {
+  const [a, b, c] = ["AAAA", "BBBB", "CCCC"].map((data) => `data:image/jpeg;base64,${data}`);
+  const turns = [{ role: "user", content: "Both?", images: [a, b] }, { role: "assistant", content: "Yes." }, { role: "user", content: "", images: [c] }];
+  const sent = (most) => chats.messages(turns, "", most).map(({ content }) =>
+    typeof content === "string" ? content : content.map((part) => part.text ?? part.image_url.url));
+  assert.strictEqual(chats.imageCount(turns), 3);
+  assert.deepStrictEqual(sent(undefined), [[a, b, "Both?"], "Yes.", [c]]);
+  assert.deepStrictEqual(sent(3), sent(undefined));
+  assert.deepStrictEqual(sent(2), [[b, "(An earlier image is left out.)\n\nBoth?"], "Yes.", [c]]);
+  assert.deepStrictEqual(sent(1), ["(An earlier image is left out.)\n\nBoth?", "Yes.", [c]]);
+  assert.deepStrictEqual(turns[0].images, [a, b], "nothing is lost here");
+  const refused = { code: "too_many_images", message: "messages[2].content[0] is image 33 of 34, but a request may have 32: leave some out." };
+  assert.strictEqual(chats.mostImages(refused), 32);
+  assert.ok(Number.isNaN(chats.mostImages({ code: "", message: refused.message })));
+});
+
 test("images go before the text of their message", () => {
   const files = [{ name: "a.png", image: PIXEL }, { name: "b.txt", text: "x" }];
   assert.deepStrictEqual(imagesAmong(files), [PIXEL]);

@@ -19,7 +19,8 @@ function headers() {
 async function checked(response) {
   if (response.ok) return response;
   const body = await response.json().catch(() => null);
-  throw new Error(body?.error?.message ?? `The server answered ${response.status}.`);
+  const { message = `The server answered ${response.status}.`, code = "" } = body?.error ?? {};
+  throw Object.assign(new Error(message), { code });
 }
 
 async function get(path) {

@@ -3,7 +3,7 @@
 import { chat } from "./api.mjs";
 import { Attachments, imagesAmong, withFiles } from "./compose/attach.mjs";
 import { welcome } from "./compose/starters.mjs";
-import { addTurn, choose, dropTurn, fork, imported, messages, newConversation, openCalls, path } from "./conversation.mjs";
+import { addTurn, choose, dropTurn, fork, imageCount, imported, messages, mostImages, newConversation, openCalls, path } from "./conversation.mjs";
 import { $, announce, icon } from "./dom.mjs";
 import { chosenModel, refreshModels, watchModels } from "./models.mjs";
 import { Monitor } from "./monitor.mjs";
@@ -55,9 +55,13 @@ function showSidebar() {
   showConversations(conversations, current, running, actions);
 }
 
-function notice(text) {
+/** Say something above the composer; `offer` is a way out, with a label and what it does. */
+function notice(text, offer = null) {
   $("notice").hidden = !text;
   $("notice-text").textContent = text;
+  $("notice-action").hidden = !offer;
+  $("notice-action").textContent = offer?.label ?? "";
+  $("notice-action").onclick = offer?.action ?? null;
 }
 
 function isAtEnd() {
@@ -177,17 +181,35 @@ async function reply(conversation, parent) {
     if (follows) $("thread").scrollTop = $("thread").scrollHeight;
   });
   try {
-    const body = { model: chosenModel() || null, messages: messages(turnsTo(conversation, parent), systemPrompt()), ...requestFields() };
+    const body = { model: chosenModel() || null, messages: messages(turnsTo(conversation, parent), systemPrompt(), conversation.mostImages), ...requestFields() };
     await chat(body, run.stop.signal, (made) => ((run.reply = made), draw()));
   } catch (error) {
     note = error.name === "AbortError" ? "stopped" : error.message;
-    if (note !== "stopped") notice(note);
+    if (note !== "stopped") notice(...refusal(error, conversation, parent));
   }
   running.delete(conversation.id);
   const isKept = finish(conversation, parent, run, note);
   if (conversation === current) showThread();
   showSidebar();
   return isKept;
+}
+
+/** What a refusal says, and a way out of it. */
+function refusal(error, conversation, parent) {
+  const most = mostImages(error);
+  if (!(most > 0)) return [error.message];
+  const n = imageCount(turnsTo(conversation, parent)) - most;
+  const what = n === 1 ? "The oldest one" : `The ${n} oldest`;
+  const label = n === 1 ? "Leave the oldest image out" : `Leave the ${n} oldest images out`;
+  const text = `This conversation has ${most + n} images, and the server takes ${most} in a request. ${what} can be left out of what is sent; here nothing is lost.`;
+  const again = () => {
+    conversation.mostImages = most;
+    save(conversation);
+    notice("");
+    if (conversation.turns.includes(parent)) reply(conversation, parent); // a reply that was asked for again
+    else if (conversation === current) send();
+  };
+  return [text, { label, action: again }];
 }
 
 function finish(conversation, parent, run, note) {

@@ -9,6 +9,7 @@ const ROLES = new Set(["user", "assistant", "tool"]);
 const MAX_CONVERSATIONS = 10_000;
 export const MAX_TURNS = 10_000; // of one conversation: each is drawn beside its branches
 const TITLE = 60;
+const LEFT_OUT = "(An earlier image is left out.)"; // so that the model does not look for it in another one
 
 export function newConversation(now = Date.now()) {
   return { id: crypto.randomUUID(), title: "", isNamed: false, created: now, updated: now, turns: [], chosen: {} };
@@ -74,10 +75,22 @@ export function openCalls(turns) {
   return after.every((turn) => turn.role === "tool") ? turns[made].toolCalls.slice(after.length) : [];
 }
 
-/** The messages of a request: what was thought and measured stays here. */
-export function messages(turns, system = "") {
-  const made = turns.map(message);
+/** The messages of a request with the newest `mostImages` images: what was thought and measured stays here. */
+export function messages(turns, system = "", mostImages = Infinity) {
+  let nLeftOut = Math.max(0, imageCount(turns) - mostImages);
+  const made = turns.map((turn) => {
+    const n = Math.min(nLeftOut, turn.images?.length ?? 0);
+    nLeftOut -= n;
+    return message(n ? { ...turn, content: [LEFT_OUT, turn.content].filter(Boolean).join("\n\n"), images: turn.images.slice(n) } : turn);
+  });
   return system ? [{ role: "system", content: system }, ...made] : made;
+}
+
+export const imageCount = (turns) => turns.reduce((n, turn) => n + (turn.images?.length ?? 0), 0);
+
+/** How many images a server that refuses a request says that it takes. */
+export function mostImages(error) {
+  return error.code === "too_many_images" ? Number(/may have (\d+)/.exec(error.message)?.[1]) : NaN;
 }
 
 function message(turn) {
