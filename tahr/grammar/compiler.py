@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 MAX_CACHED = 128  # grammars
 MAX_CACHED_BYTES = 8 << 20  # limit on their sources
 # Seconds that a request may compute for its grammar: in one step, for every token, and beyond that altogether. Grammars
-# that are no attack take a fraction of a millisecond for a token, those of single characters a few.
-BUDGET = {"step_s": 0.15, "token_s": 0.004, "beyond_s": 0.25}
-N_FIRST_MASKS = 2  # attempts at a first mask that takes too much time
+# that are no attack take a fraction of a millisecond for a token, those of single characters a few. An over-long step
+# counts if it comes again before so many tokens of the grammar: a machine may have stood still.
+BUDGET = {"step_s": 0.15, "token_s": 0.004, "beyond_s": 0.25, "n_between": 4096}
 MAX_SEEN = 4096  # tokens from which a matcher may learn before others are copied from it: its lexer grows by them
 
 
@@ -183,15 +183,10 @@ def matcher_of(index: "native.GrammarIndex", text: str) -> "native.GrammarMatche
 
 
 def first_mask_error(matcher: "native.GrammarMatcher") -> str:
-    """The error of computing the first mask; one about its time counts if it comes again.
-
-    Clocks of a virtual machine go on while it stands still, and a grammar that is refused stays so.
-    """
-    error = ""
-    for _ in range(N_FIRST_MASKS):
+    """The error of computing the first mask; one that took too long is computed again, here and not beside requests."""
+    first = matcher.copy()
+    first.mask()
+    if first.n_long_steps and not first.error():
         first = matcher.copy()
         first.mask()
-        error = first.error()
-        if not first.is_over_budget:
-            break
-    return error
+    return first.error()

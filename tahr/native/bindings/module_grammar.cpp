@@ -91,7 +91,7 @@ MatchingBudget budget_of(const nb::dict& options) {
   const auto time = [&](const char* name) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(nb::cast<double>(options[name])));
   };
-  return {time("step_s"), time("token_s"), time("beyond_s")};
+  return {time("step_s"), time("token_s"), time("beyond_s"), nb::cast<int64_t>(options["n_between"])};
 }
 
 void make_matcher(PyMatcher* self, const PyIndex& index, const std::string& grammar, const nb::dict& options,
@@ -191,6 +191,7 @@ void bind_grammar(nb::module_& module) {
       .def("error", [](const PyMatcher& self) { return self.own().error(); })
       .def_prop_ro("busy", [](const PyMatcher& self) { return self.matcher->busy.load(); })
       .def_prop_ro("is_over_budget", [](const PyMatcher& self) { return self.matcher->is_over_budget(); })
+      .def_prop_ro("n_long_steps", [](const PyMatcher& self) { return self.matcher->n_long_steps(); })
       .def_prop_ro("finished", [](const PyMatcher& self) { return self.matcher->finished(); })
       .def_prop_ro("n_consumed", [](const PyMatcher& self) { return self.matcher->n_consumed(); })
       .def_prop_ro("n_seen", [](const PyMatcher& self) { return self.matcher->n_seen(); });

@@ -33,15 +33,23 @@ LlgMatcher* compiled(const GrammarIndex& index, const std::string& grammar, cons
 
 }  // namespace
 
+bool LongSteps::add(const MatchingBudget& budget) {
+  const int64_t n_tokens = n_tokens_.exchange(0, std::memory_order_relaxed);
+  return n_.fetch_add(1, std::memory_order_relaxed) > 0 && n_tokens < budget.n_between;
+}
+
 void MatchingCost::add(nanoseconds spent, const MatchingBudget& budget) {
+  const bool is_long = spent > budget.step;
+  if (is_long && !long_steps_->add(budget)) return;
   std::lock_guard<std::mutex> lock(lock_);
   beyond_ += spent;
-  if (spent > budget.step || beyond_ > budget.beyond) is_over_.store(true, std::memory_order_relaxed);
+  if (is_long || beyond_ > budget.beyond) is_over_.store(true, std::memory_order_relaxed);
 }
 
 void MatchingCost::add_token(const MatchingBudget& budget) {
   std::lock_guard<std::mutex> lock(lock_);
   beyond_ = std::max(nanoseconds(0), beyond_ - budget.token);
+  long_steps_->add_token();
 }
 
 // What it computes is the request's cost; nothing once that is too much.
@@ -59,14 +67,14 @@ GrammarMatcher::GrammarMatcher(std::shared_ptr<const GrammarIndex> index, const 
                                const MatchingBudget& budget)
     : index_(std::move(index)),
       budget_(budget),
-      cost_(std::make_shared<MatchingCost>()),
+      cost_(std::make_shared<MatchingCost>(std::make_shared<LongSteps>())),
       inner_(compiled(*index_, grammar, limits)),
       finished_(api().is_stopped(inner_)) {}
 
 GrammarMatcher::GrammarMatcher(const GrammarMatcher& other, bool is_same_request)
     : index_(other.index_),
       budget_(other.budget_),
-      cost_(is_same_request ? other.cost_ : std::make_shared<MatchingCost>()),
+      cost_(is_same_request ? other.cost_ : std::make_shared<MatchingCost>(other.cost_->long_steps())),
       inner_(made(other.api().clone_matcher(other.inner_))),
       finished_(other.finished_),
       took_end_(other.took_end_),

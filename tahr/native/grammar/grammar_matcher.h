@@ -14,16 +14,33 @@ namespace tahr {
 // cheap tokens leave is not saved for costly ones, because an ambiguous grammar becomes costlier with every token.
 struct MatchingBudget {
   std::chrono::nanoseconds step, token, beyond;
+  int64_t n_between;  // tokens of a grammar between two over-long steps, of which the first then is no cost
+};
+
+// The over-long steps of one grammar, whoever follows it. Clocks of a virtual machine go on while it stands still, so a
+// single one does not count.
+class LongSteps {
+ public:
+  // One more; whether it counts.
+  bool add(const MatchingBudget& budget);
+  void add_token() { n_tokens_.fetch_add(1, std::memory_order_relaxed); }
+  int64_t count() const { return n_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int64_t> n_{0}, n_tokens_{0};  // n_tokens_: since the last one
 };
 
 // What a request has taken beyond what its tokens allow; its choices and the copies that drafts are checked with add to it.
 class MatchingCost {
  public:
+  explicit MatchingCost(std::shared_ptr<LongSteps> long_steps) : long_steps_(std::move(long_steps)) {}
   void add(std::chrono::nanoseconds spent, const MatchingBudget& budget);
   void add_token(const MatchingBudget& budget);
   bool is_over() const { return is_over_.load(std::memory_order_relaxed); }
+  const std::shared_ptr<LongSteps>& long_steps() const { return long_steps_; }
 
  private:
+  const std::shared_ptr<LongSteps> long_steps_;
   std::mutex lock_;
   std::chrono::nanoseconds beyond_{0};
   std::atomic<bool> is_over_{false};
@@ -47,6 +64,7 @@ class GrammarMatcher {
   bool fill(uint32_t* mask);
   bool is_error() const { return cost_->is_over() || api().is_error(inner_); }
   bool is_over_budget() const { return cost_->is_over(); }
+  int64_t n_long_steps() const { return cost_->long_steps()->count(); }  // of its grammar
   std::string error();
   size_t mask_bytes() const { return index_->mask_bytes(); }
 
