@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 CHAT, TEXT, EMBED, TOKENIZE = "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize"
 AUDIO = "/v1/audio/transcriptions"
+FILES, BATCHES = "/v1/files", "/v1/batches"
 MAX_HELD = 32  # connections held open without reading
 HELLO = [{"role": "user", "content": "hello"}]
 IDS = list(range(3, 250))
@@ -205,6 +206,124 @@ def field(name: str, value: bytes) -> bytes:
     return b'--b\r\ncontent-disposition: form-data; name="' + name.encode() + b'"\r\n\r\n' + value + b"\r\n"
 
 
+# ---- files and batches, which a server with --state-dir keeps -------------------------------------------------------
+
+
+def file_form(data: bytes) -> bytes:
+    file = b'--b\r\ncontent-disposition: form-data; name="file"; filename="x.jsonl"\r\n\r\n' + data + b"\r\n"
+    return field("purpose", b"batch") + file + b"--b--\r\n"
+
+
+def replied(target: Target, data: bytes) -> Any:
+    """The JSON of a reply that has some."""
+    with target.connected() as connection:
+        connection.sendall(data.replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
+        read = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    return json.loads(read.partition(b"\r\n\r\n")[2])
+
+
+def uploaded(target: Target, data: bytes) -> str:
+    sent = file_form(data)
+    made = replied(target, head(FILES, len(sent), kind="multipart/form-data; boundary=b") + sent)
+    return str(made.get("id", "none"))
+
+
+def ask(path: str, method: str = "GET") -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode()
+
+
+def batch_of(file: str) -> bytes:
+    return whole(BATCHES, {"input_file_id": file, "endpoint": TEXT, "completion_window": "24h"})
+
+
+def batch_line(name: int, body: Any) -> bytes:
+    return json.dumps({"custom_id": str(name), "method": "POST", "url": TEXT, "body": body}).encode() + b"\n"
+
+
+def batched(lines: Callable[[], list[bytes]]) -> Callable[[Target], None]:
+    """An attack that is a batch, which is cancelled when the attack is over."""
+
+    def attack(target: Target) -> None:
+        file = uploaded(target, b"".join(lines()))
+        batch = replied(target, batch_of(file)).get("id", "none")
+        time.sleep(target.attack_s / 2)
+        replied(target, ask(f"{BATCHES}/{batch}/cancel", "POST"))
+        time.sleep(target.attack_s / 2)
+        replied(target, ask(f"{FILES}/{file}", "DELETE"))
+
+    return attack
+
+
+def heavy_lines() -> list[bytes]:
+    """Each line is one of the attacks that are requests."""
+    bodies = [
+        {"prompt": (WORDS * 50_000)[:2_600_000], "max_tokens": 1},
+        {"prompt": IDS, "n": 128, "prompt_logprobs": 20, "max_tokens": 1},
+        {"prompt": ["hello"] * 200, "n": 16, "max_tokens": 1},
+        {"prompt": "a", "max_tokens": 50, "grammar": chained(20_000)},
+        {"prompt": "a", "max_tokens": 50, "guided_grammar": AMBIGUOUS},
+        {"prompt": "a", "max_tokens": 50, "guided_json": PROPERTIES},
+        {"prompt": "goat", "n": 8, "max_tokens": 400, "ignore_eos": True, "logprobs": 5},
+    ]
+    return [batch_line(i, bodies[i % len(bodies)]) for i in range(40)]
+
+
+def file_in_tiny_pieces(target: Target) -> None:
+    drip(target, tiny_start(), b"2\r\nxy\r\n" * 2000, 0.0)
+
+
+def dripped_file(target: Target) -> None:
+    drip(target, tiny_start(), b"1\r\nx\r\n", 0.001)
+
+
+def tiny_start() -> bytes:
+    begin = file_form(b"")[: -len(b"\r\n--b--\r\n")]
+    start = head(FILES, -1, "transfer-encoding: chunked", kind="multipart/form-data; boundary=b")
+    return start + b"%x\r\n%b\r\n" % (len(begin), begin)
+
+
+def many_files(target: Target) -> None:
+    """Files of a byte, one after the other, and the list of all of them."""
+    until = time.monotonic() + target.attack_s
+    made = []
+    while time.monotonic() < until and len(made) < 200:
+        made.append(uploaded(target, b"x"))
+    for _ in range(20):
+        replied(target, ask(FILES))
+    for file in made:
+        replied(target, ask(f"{FILES}/{file}", "DELETE"))
+
+
+def many_batches(target: Target) -> None:
+    """As many batches of one file as it takes, and all of them cancelled."""
+    file = uploaded(target, batch_line(0, {"prompt": IDS, "max_tokens": 200, "ignore_eos": True}))
+    made = [replied(target, batch_of(file)).get("id", "none") for _ in range(120)]
+    for batch in made:
+        replied(target, ask(f"{BATCHES}/{batch}/cancel", "POST"))
+
+
+def unread_content(target: Target) -> None:
+    """A file of 8 MB that thirty clients begin to read."""
+    file = uploaded(target, b"x" * 8_000_000)
+    for _ in range(30):
+        connection = target.connect()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(ask(f"{FILES}/{file}/content"))
+        target.hold(connection)
+    replied(target, ask(f"{FILES}/{file}", "DELETE"))
+
+
+def odd_questions(target: Target) -> None:
+    """Ids and queries that are none, about files, batches and usage."""
+    ids = ["..", "%2e%2e%2f", "file-" + "0" * 32, "x" * 5000, "file-*", "%00", "%ff", ";", "batch_" + "f" * 32]
+    queries = ["limit=0", "limit=1e9", "limit=" + "9" * 4000, "after=x", "order=x", "a=b&" * 2000, "limit=1&limit=1"]
+    paths = [f"{base}/{id}{end}" for base in (FILES, BATCHES) for id in ids for end in ("", "/content", "/cancel")]
+    paths += [f"{base}?{query}" for base in (FILES, BATCHES) for query in queries]
+    paths += [f"/v1/usage?days={days}" for days in ("0", "-1", "401", "1e3", "9" * 4000, "x", "%00")]
+    for path in paths:
+        exchange_quietly(target, ask(path).replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
+
+
 WORDS = "one goat after another went up the hill and came down again, "
 
 
@@ -267,6 +386,17 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
     "ambiguous Lark": send(TEXT, grammar("guided_grammar", AMBIGUOUS)),
     "ambiguous Lark left": send_and_leave(TEXT, grammar("guided_grammar", AMBIGUOUS)),
     "9,000 properties": send_and_leave(TEXT, grammar("guided_json", PROPERTIES)),
+    "a file in tiny pieces": file_in_tiny_pieces,
+    "a dripped file": dripped_file,
+    "a file of 9 MB of zeros": lambda target: replied(target, batch_of(uploaded(target, bytes(9_000_000)))),
+    "files of a byte": many_files,
+    "as many batches as it takes": many_batches,
+    "a batch of attacks": batched(heavy_lines),
+    "a batch of 50,001 lines": batched(lambda: [batch_line(i, {"prompt": "a"}) for i in range(50_001)]),
+    "a batch of noise": batched(lambda: [b"[" * 1000 + b"\n"] * 2000),
+    "the content of a file unread": unread_content,
+    "odd ids and queries": odd_questions,
+    "usage, 300 times": lambda target: exchange(target, ask("/v1/usage?days=400") * 300),
     "counted repetitions": send(TEXT, grammar("guided_regex", "((a{1,900}){1,900}){1,900}")),
 }  # fmt: skip
 
@@ -290,7 +420,7 @@ def main() -> None:
             if time.monotonic() > until:
                 break
             began = time.monotonic()
-            with suppress(OSError):  # refused, reset or timed out: what attackers get
+            with suppress(OSError, ValueError):  # refused, reset, cut off or timed out: what attackers get
                 ATTACKS[name](target)
             made[name] += 1
             print(f"{began:.3f} {time.monotonic():.3f} {name}", file=sys.stderr, flush=True)

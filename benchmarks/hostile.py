@@ -18,6 +18,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
 from lean_client import request
@@ -30,7 +31,7 @@ PROMPTS = [
 N_TOKENS = 96
 DRAIN_S = 5.0
 # A small pool: its pages become resident when they are first used, and that should be over after a third of the time.
-SERVE = ("--drain-timeout", str(DRAIN_S), "--ctx", "512", "--max-num-seqs", "12")
+SERVE = ("--drain-timeout", str(DRAIN_S), "--ctx", "512", "--max-num-seqs", "12", "--file-store-max-bytes", "256m")
 
 
 @dataclass
@@ -131,7 +132,10 @@ def attacks_during(log: Path, gap_s: float, ended: float) -> list[str]:
 def run(args: argparse.Namespace, log: Path) -> list[str]:
     """Measure and print; what is wrong."""
     seen, sizes = Streams(), list[float]()
-    with serving("--model", args.model, *SERVE, *args.options) as server:
+    with (
+        TemporaryDirectory(prefix="tahr-hostile-") as state,
+        serving("--model", args.model, *SERVE, "--state-dir", state, *args.options) as server,
+    ):
         wanted = asyncio.run(alone(server.address))
         began = resident_mb(server.pid)
         command = [sys.executable, str(Path(__file__).with_name("attacks.py")), server.address]

@@ -1,5 +1,6 @@
 """Files of requests that somebody else made: lines of any size and form, and forms that bring them to a server."""
 
+import asyncio
 import io
 import json
 import os
@@ -21,8 +22,10 @@ from tahr.errors import ConfigError
 from tahr.server.batches import lines
 from tahr.server.batches.lines import LineError, custom_id_of, parse, read_lines
 from tahr.server.batches.results import BatchFault, BatchResult, ResultFiles, open_results
+from tahr.server.files.files import take
 from tahr.server.http.errors import HttpError
 from tahr.server.http.form_stream import FormStream
+from tahr.server.kept.file_store import FileLimits, FileStore
 from tahr.server.state.settings import Settings
 
 GOOD = '"method": "POST", "url": "/v1/completions", "body": {}'
@@ -389,3 +392,25 @@ def test_a_file_that_an_editor_began_with_a_mark_keeps_its_first_line(ends: byte
     other = io.BytesIO(b"\n" + lines.BOM + b"{}")
     with pytest.raises(LineError):
         parse(next(read_lines(other, MOST)).data, MOST)
+
+
+def test_a_file_in_tiny_pieces_takes_no_more_than_its_bytes(tmp_path: Path) -> None:
+    """Each piece was kept by itself and all were counted again for the next one: seconds of the server's loop."""
+    store = FileStore(tmp_path, FileLimits(1 << 20, 1 << 22, 10, 1e6))
+    arriving = store.begin("me")
+    form = FormStream(KIND, "file", arriving.unwritten.extend)
+    form.feed(PURPOSE + FILE[: FILE.index(CONTENT)])
+    piece = b"xy"
+
+    async def send_all() -> None:
+        for _ in range(50_000):
+            await take(store, arriving, form, piece)
+
+    tracemalloc.start()
+    try:
+        asyncio.run(send_all())
+        assert tracemalloc.get_traced_memory()[0] < 1 << 19
+    finally:
+        tracemalloc.stop()
+    assert len(arriving.unwritten) == pytest.approx(100_000, abs=10)
+    store.discard(arriving)

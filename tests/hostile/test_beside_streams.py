@@ -29,7 +29,7 @@ def test_streams_do_not_notice(tmp_path: Path) -> None:
         "--most-growth",
         str(MOST_GROWTH_MB),
         "--most-end",
-        "9",
+        "6",
         "--log",
         str(tmp_path / "attacks.log"),
     ]

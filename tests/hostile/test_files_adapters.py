@@ -10,14 +10,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from drafter_files import CASES as DRAFTERS
 from drafter_files import make_arrays, write_drafter
+from drafter_runs import config_for
+from engines import loaded
 from gguf_maker import Gguf, Typed, with_header
 from lora_files import peft_config
 from model_cases import CASES, make_weights
 from model_files import write_hf
+from tahr import LLM, SamplingParams
 from tahr.backends.reference.backend import ReferenceBackend
 from tahr.errors import CorruptFile, LoadError, TahrError
 from tahr.models.loader import load, open_model
@@ -155,3 +159,15 @@ def test_drafters_that_say_too_much(tmp_path: Path, fields: dict[str, Any]) -> N
     finally:
         tracemalloc.stop()
     assert len(str(caught.value)) < 1000 and time.perf_counter() - began < 5
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3e38, 0.0])
+def test_a_drafter_whose_weights_are_no_numbers_changes_no_reply(stories: Path, tmp_path: Path, value: float) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+    config = config_for(loaded(stories)[0].decoder)
+    arrays = {name: np.full_like(array, value) for name, array in make_arrays(config).items()}
+    path = write_drafter(tmp_path / "drafter", config, arrays)
+    texts = ["Once upon a time", "The dog"]
+    wanted = [each.text for each in LLM(str(stories), context_size=64).generate(texts, params)]
+    model = LLM(str(stories), context_size=64, spec_draft=str(path))
+    assert [each.text for each in model.generate(texts, params)] == wanted

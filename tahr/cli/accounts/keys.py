@@ -32,7 +32,7 @@ answered without one. The state holds hashes of keys alone."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `tahr keys` takes."""
     parser.epilog = EXAMPLES
-    parser.add_argument("what", choices=("add", "list", "revoke"), help="what to do")
+    parser.add_argument("what", choices=("add", "list", "revoke"), metavar="add|list|revoke", help="what to do")
     parser.add_argument("name", nargs="?", metavar="NAME", help="the key's name, for add and revoke")
     add_folder(parser)
     group = parser.add_argument_group("for add")

@@ -166,7 +166,8 @@ def restore_kv(conversation: Conversation, path: Path, digest: str) -> int:
 
 def file_named(text: str, command: str) -> Path:
     if not text:
-        raise ConfigError(f"Say which file, as in `{command} talk.json`.")
+        example = "photo.png" if command == "/image" else "talk.json"
+        raise ConfigError(f"Say which file, as in `{command} {example}`.")
     return expanded(text)
 
 

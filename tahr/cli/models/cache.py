@@ -16,7 +16,7 @@ A layout is one model with one type of keys and values on one backend. Servers t
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `tahr cache` takes."""
     parser.epilog = EXAMPLES
-    parser.add_argument("what", choices=("kv",), help="kv: the files of --kv-disk")
+    parser.add_argument("what", choices=("kv",), metavar="kv", help="kv: the files of --kv-disk")
     parser.add_argument("directory", metavar="DIRECTORY", help="the directory that --kv-disk names")
     parser.add_argument("--clear", action="store_true", help="remove the files")
 

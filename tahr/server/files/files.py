@@ -48,7 +48,7 @@ async def upload(request: HttpRequest, state: ServerState) -> None:
     except OSError as error:
         raise unwritten(error) from error
     try:
-        form = FormStream(request.header("content-type"), "file", arriving.pieces.append)
+        form = FormStream(request.header("content-type"), "file", arriving.unwritten.extend)
         await request.stream_body(partial(take, store, arriving, form), store.limits.max_file_bytes + FORM_BYTES)
         record = await written(store, arriving, form)
     except OSError as error:
@@ -61,13 +61,13 @@ async def upload(request: HttpRequest, state: ServerState) -> None:
 async def take(store: FileStore, arriving: ArrivingFile, form: FormStream, data: bytes) -> None:
     """The next piece of a form."""
     form.feed(data)
-    if sum(map(len, arriving.pieces)) >= PIECE_BYTES:
+    if len(arriving.unwritten) >= PIECE_BYTES:
         await write_pieces(store, arriving)
 
 
 async def write_pieces(store: FileStore, arriving: ArrivingFile) -> None:
-    data = b"".join(arriving.pieces)
-    arriving.pieces.clear()
+    data = bytes(arriving.unwritten)
+    arriving.unwritten.clear()
     store.grow(arriving, len(data))
     await to_the_end(partial(arriving.file.write, data))
 

@@ -135,25 +135,28 @@ class HttpRequest:
             self.limits.arriving.discard(self)
 
     async def _read(self) -> bytes:
-        parts: list[bytes] = []
+        read = bytearray()  # one buffer: clients choose in how many pieces a body comes
         try:
-            return await self._joined(parts)
+            return await self._joined(read)
         finally:
-            parts.clear()  # the traceback of an error keeps this frame for longer than the memory is reserved
+            read.clear()  # the traceback of an error keeps this frame for longer than the memory is reserved
 
-    async def _joined(self, parts: list[bytes]) -> bytes:
+    async def _joined(self, read: bytearray) -> bytes:
         n_bytes = 0
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
-            parts.append(message.get("body", b""))
-            n_bytes += len(parts[-1])
+            piece: bytes = message.get("body", b"")
+            n_bytes += len(piece)
             self._check_size(n_bytes)
-            self.limits.memory.hold(len(parts[-1]))
+            self.limits.memory.hold(len(piece))
             self._n_held_bytes = n_bytes
+            if not (read or message.get("more_body")):
+                return piece
+            read += piece
             if not message.get("more_body"):
-                return b"".join(parts)
+                return bytes(read)
 
     async def stream_body(self, take: Callable[[bytes], Awaitable[None]], max_bytes: int) -> None:
         """Give the body to `take` piece by piece as it comes: nothing of it is kept, and its pace has a bound."""

@@ -56,7 +56,7 @@ class ArrivingFile:
     owner: str
     file: BinaryIO
     n_bytes: int = 0
-    pieces: list[bytes] = field(default_factory=list)  # pieces to write
+    unwritten: bytearray = field(default_factory=bytearray)  # one buffer: clients choose how many pieces come
 
 
 class FileStore:
