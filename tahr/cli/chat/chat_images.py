@@ -15,7 +15,6 @@ def image_part(path: Path) -> dict[str, Any]:
     try:
         data = read_bytes(path, MOST_BYTES)
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"The image {path} cannot be read ({getattr(error, 'strerror', None) or error}): check the path and its size."
-        ) from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"The image {path} cannot be read ({reason}): check the path and its size.") from error
     return {"type": "image_url", "image_url": f"data:image/*;base64,{b64encode(data).decode()}"}

@@ -71,9 +71,8 @@ def bytes_at(path: Path, most_bytes: int) -> bytes:
     try:
         return read_bytes(path, most_bytes)
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"The image {path} cannot be read ({getattr(error, 'strerror', None) or error}): check the path and its size."
-        ) from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"The image {path} cannot be read ({reason}): check the path and its size.") from error
 
 
 def several_images(images: Any) -> tuple[list[ImageInput], bool]:
