@@ -25,10 +25,10 @@ log = logging.getLogger("tahr.server")
 
 @dataclass(frozen=True, slots=True)
 class DrainPlan:
-    """What ends when, in seconds after the drain has begun."""
+    """The time of each end, in seconds after the drain has begun."""
 
     end_s: float  # streams end with what they have, other requests with an error; nothing is answered any more
-    cancel_s: float  # what still runs is cancelled
+    cancel_s: float  # requests that still run are cancelled
     cut_s: float  # connections are cut, whoever is at the other end
     exit_s: float  # the process ends, whatever its threads do
 
