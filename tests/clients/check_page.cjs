@@ -216,6 +216,43 @@ async function attachesFiles(page) {
   assert.ok(await page.isHidden("#files"), "files are sent once");
 }
 
+/** A server that takes one image in a request: the page says so, and offers to leave out the oldest. */
+async function leavesImagesOut(page) {
+  await restart(page);
+  const sent = [];
+  await page.route("**/v1/chat/completions", (route) => {
+    const body = JSON.parse(route.request().postData());
+    const parts = body.messages.flatMap(({ content }) => (Array.isArray(content) ? content : []));
+    const n = parts.filter((part) => part.type === "image_url").length;
+    sent.push(n);
+    if (n > 1) {
+      const message = `messages[2].content[0] is image 2 of ${n}, but a request may have 1: leave some out.`;
+      return route.fulfill({ status: 400, json: { error: { message, code: "too_many_images" } } });
+    }
+    for (const each of body.messages) if (Array.isArray(each.content)) each.content = each.content.map((part) => part.text ?? "").join("");
+    return route.continue({ postData: JSON.stringify(body) });
+  });
+  const show = async (text) => {
+    const choosing = page.waitForEvent("filechooser");
+    await page.click("#attach");
+    await (await choosing).setFiles([{ name: "dot.png", mimeType: "image/png", buffer: Buffer.from(DOT, "base64") }]);
+    await page.waitForSelector("#files img.sent");
+    await answered(page, text);
+  };
+  await show("first");
+  await show("second");
+  await page.waitForFunction(() => /has 2 images, and the server takes 1/.test(document.querySelector("#notice-text").textContent));
+  assert.strictEqual(await page.inputValue("#text"), "second", "the message is there again");
+  await picture(page, `images-${kind(page)}`);
+  await page.getByRole("button", { name: "Leave the oldest image out" }).click();
+  await page.waitForFunction(() => document.querySelectorAll(".turn.assistant").length === 2);
+  await idle(page);
+  assert.ok(await page.isHidden("#notice"));
+  assert.deepStrictEqual(sent, [1, 2, 1]);
+  assert.strictEqual(await page.locator(".turn.user img.sent").count(), 2, "both are still shown");
+  await page.unroute("**/v1/chat/completions");
+}
+
 async function showsAnIdleServer(page) {
   await page.click("#show-server");
   await page.waitForFunction(() => /^[1-9]\d* replies since the start$/.test(document.querySelector(".chart .total")?.textContent));
@@ -433,7 +470,7 @@ async function visit(context, address, screen, steps) {
 }
 
 const REAL = [goOn, streams, watches, stops, tellsErrors, startsAnew, fits];
-const SCRIPTED = [showsMarkdown, fits, showsMath, boundsMath, begins, attachesFiles, showsAnIdleServer, survivesBrokenMessages, isSafe, fits, folds, callsTools, branches, showsProbabilities, keepsConversations, changesTheme];
+const SCRIPTED = [showsMarkdown, fits, showsMath, boundsMath, begins, attachesFiles, leavesImagesOut, showsAnIdleServer, survivesBrokenMessages, isSafe, fits, folds, callsTools, branches, showsProbabilities, keepsConversations, changesTheme];
 
 async function main() {
   for (const screen of Object.keys(SCREENS)) {

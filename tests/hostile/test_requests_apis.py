@@ -428,3 +428,26 @@ def test_another_key_sees_nothing_of_ones_usage_and_responses(tmp_path: Path) ->
         assert client.get(f"{RESPONSES}/{made}", headers=by(ana)).status_code == 200
         assert client.get(f"{RESPONSES}/{made}", headers=by(ben)).status_code == 404
         assert client.get("/v1/usage", headers=by(ben)).json()["data"] == []
+
+
+@pytest.mark.parametrize(("origins", "keys", "status"), [(("*",), (), 403), (("https://ui.example",), (), 202)])
+@pytest.mark.parametrize("path", ["/drain", "/api/delete"])
+def test_a_page_of_any_site_does_not_change_a_server(
+    origins: tuple[str, ...], keys: tuple[str, ...], status: int, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--cors-origin '*'` lets pages chat; any of them could end the server of whoever looked at it."""
+    settings = Settings(port=0, log_interval_s=0, cors_origins=origins, api_keys=keys)
+    with serving(ScriptedEngine(), settings=settings) as server:
+        monkeypatch.setattr(server.state, "drain", lambda: None)
+        method = "POST" if path == "/drain" else "DELETE"
+
+        def ask(origin: str) -> int:
+            sent = httpx.request(method, server.address + path, json={"model": "x"}, headers={"origin": origin})
+            return sent.status_code
+
+        refused = ask("https://ui.example")
+        assert refused == 403 if status == 403 else refused != 403
+        assert ask(server.address) != 403, "the page of the server itself"
+        chat = {"messages": [{"role": "user", "content": "hi"}]}
+        asked = httpx.post(server.address + CHAT, json=chat, headers={"origin": "https://ui.example"})
+        assert asked.status_code == 200

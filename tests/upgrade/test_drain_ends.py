@@ -41,13 +41,14 @@ def on_loop(server: HttpServer, work: Callable[[], None]) -> None:
     assert done.wait(10)
 
 
-@pytest.mark.parametrize("timeout_s", [0, 0.1, 0.5, 1, 2, 3, 5, 30, 600])
+@pytest.mark.parametrize("timeout_s", [0, 0.1, 0.5, 1, 2, 3, 4, 5, 30, 600])
 def test_everything_has_its_time_before_the_process_ends(timeout_s: float) -> None:
     plan = DrainPlan.of(timeout_s)
     assert 0 <= plan.end_s < plan.cancel_s < plan.cut_s < plan.exit_s
     assert plan.end_s >= timeout_s / 2 - 0.25, "most of the time is for requests"
     assert plan.exit_s - plan.cut_s >= CLOSING_S - 1e-9
-    if timeout_s >= 2.5:
+    assert plan.exit_s <= (timeout_s if timeout_s >= 3 else timeout_s + 0.8)
+    if timeout_s >= 4:
         assert plan.exit_s <= timeout_s - MARGIN_S + 1e-9, "within the timeout, and not by hundredths"
 
 
@@ -107,7 +108,7 @@ def test_a_thread_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
     program = tmp_path / "hangs.py"
     program.write_text(HANGS)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'helpers'}"}
-    done = subprocess.run(python_here(str(program)), env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(python_here(str(program)), env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
     assert "the process ends although threads are at work: MainThread, " in done.stderr
 

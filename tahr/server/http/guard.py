@@ -35,6 +35,9 @@ def check_admin(request: HttpRequest, admin_key: str | None, keys: KeyRing) -> N
             raise unknown_key(request)
         return
     check_key(request, keys)
+    if keys.is_open and request.is_of_any_page:
+        message = "This route is not for pages of any site: name the page's origin with --cors-origin, or set a key."
+        raise HttpError(403, message, code="admin_only")
     if not is_loopback(request.client):
         message = "This route is for this machine alone: start the server with --admin-key to use it from elsewhere."
         raise HttpError(403, message, code="admin_only")
@@ -128,6 +131,7 @@ class HostGuard:
     def _check_origin(self, request: HttpRequest, origin: str, host: str) -> None:
         if origin in self._origins or ANY in self._origins:
             request.response_headers |= {"access-control-allow-origin": origin, "vary": "origin"}
+            request.is_of_any_page = origin not in self._origins and not is_page_of(host, origin)
         elif not is_page_of(host, origin):
             message = f"Pages of {origin} may not use this server: start it with --cors-origin {origin} to allow them."
             raise HttpError(403, message, code="origin_not_allowed")

@@ -84,6 +84,7 @@ class HttpRequest:
         self.record = RequestRecord(self.method, self.path, self.headers)  # the observers' view
         self.error_reply: type[ErrorReply] = Envelope
         self.account = NOBODY  # until its key is checked
+        self.is_of_any_page = False  # a browser sent it for a page that is let in as any other is
         self.status = 0
         self.data = b""  # the body, once it is read
         self._is_read = False

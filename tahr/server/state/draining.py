@@ -12,7 +12,7 @@ from tahr.server.http.protocol import BoundedProtocol
 from tahr.server.http.serving import UvicornServer
 from tahr.server.state.state import ServerState
 
-ENDING_S = 1.5  # time before the end of the drain, or half of it: running requests end, so that the process can
+ENDING_S = 2.0  # time before the end of the drain, or half of it: running requests end, so that the process can
 LEAST_ENDING_S = 0.25  # a drain without any time leaves this much for last events
 CLOSING_S = 0.6  # time of a process whose connections are cut: batches, engines, threads
 MARGIN_S = 0.3  # time before the end of the drain at which the process has ended, on a machine with much to do
@@ -34,11 +34,11 @@ class DrainPlan:
 
     @classmethod
     def of(cls, timeout_s: float) -> "DrainPlan":
-        """The plan that keeps to a timeout; one below two seconds is exceeded by what a process needs to close."""
+        """The plan that keeps to a timeout; one below three seconds is exceeded by what a process needs to close."""
         ending_s = max(LEAST_ENDING_S, min(ENDING_S, timeout_s / 2))
         end_s = max(0.0, timeout_s - ending_s)
-        cut_s = end_s + 0.4 * ending_s
-        return cls(end_s, end_s + 0.2 * ending_s, cut_s, max(timeout_s - MARGIN_S, cut_s + CLOSING_S))
+        cut_s = end_s + 0.55 * ending_s
+        return cls(end_s, end_s + 0.4 * ending_s, cut_s, max(timeout_s - MARGIN_S, cut_s + CLOSING_S))
 
 
 class Draining:
