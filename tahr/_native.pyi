@@ -91,6 +91,43 @@ class Pager:
     def is_direct(self, file: int) -> bool: ...
     def counts(self) -> tuple[int, int, int, int, float]: ...
 
+class ExpertWorker:
+    def __init__(
+        self,
+        *,
+        posted: int,
+        served: int,
+        facts: int,
+        rows: int,
+        experts: int,
+        shares: int,
+        result: int,
+        most_rows: int,
+        width: int,
+        n_active: int,
+        n_out: int,
+        stall_s: float = 10.0,
+    ) -> None: ...
+    def add(
+        self,
+        *,
+        run: int,
+        tape: int,
+        pool: int,
+        n_rows: int,
+        rows: int,
+        experts: int,
+        shares: int,
+        result: int,
+        n_experts: int,
+    ) -> int: ...
+    @property
+    def n_expected(self) -> int: ...
+    def expect(self, n: int) -> None: ...
+    def wait(self, number: int, most_s: float) -> bool: ...
+    def take_failure(self, first: int, last: int) -> str: ...
+    def close(self) -> bool: ...
+
 class Pool:
     def __init__(self, n_threads: int) -> None: ...
     @property

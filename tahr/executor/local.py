@@ -15,6 +15,7 @@ from tahr.backends.api import (
     KVStore,
     Plan,
     RowStore,
+    StepCheck,
     StepInputs,
     StepLimits,
     Tensor,
@@ -60,6 +61,7 @@ class LaunchedStep:
     """A step whose logits nobody has written over yet, or whose tokens are on their way."""
 
     files: FileWatch  # watch on the model's files
+    check: StepCheck
     result: Tensor
     rows: Fetched | None
     vocabulary: DraftVocabulary | None = None  # tokens of a drafter that has logits of some only
@@ -147,8 +149,9 @@ class LocalExecutor(LocalSampling):
         if step.sends_adapter_rows:
             self.adapters.bank.send()
         result = self.run(model.plan(backend, step.plan, self.adapters.bank if step.adapter_rounds else None))
+        check = backend.step_check()
         rows = self._rows_of(model, step, result) if step.wants_rows else None
-        return LaunchedStep(model.files, result, rows, self._vocabularies.get(step.model))
+        return LaunchedStep(model.files, check, result, rows, self._vocabularies.get(step.model))
 
     def _rows_of(self, model: ExecutedModel, step: StepRequest, result: Tensor) -> Fetched:
         """The rows that a step gives to the host: those of its result, or the codes that it has drawn."""
@@ -173,6 +176,7 @@ class LocalExecutor(LocalSampling):
             sampled=handle.sampled.collect() if handle.sampled else None,
             rows=handle.rows.collect() if handle.rows else None,
         )
+        handle.check()
         handle.files.refuse_cut()  # zeros may have been read in place of weights
         return result
 

@@ -2,16 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from tahr.backends.api import Backend
 from tahr.backends.host.budget import SCRATCH_BYTES, SCRATCH_SHARE
-from tahr.backends.host.memory import host_total_bytes
+from tahr.backends.host.memory import host_total_bytes, loadable_bytes
 from tahr.config import EngineConfig
 from tahr.config.sizes import parse_size
 from tahr.errors import ConfigError, LoadError
 from tahr.loading.placement import Placement, Pool
-from tahr.offload.homes import ON_HOST, TensorSize
+from tahr.models.loader.load import Loaded
+from tahr.offload.expert_homes import expert_homes
+from tahr.offload.homes import ON_HOST, Homes, TensorSize
 from tahr.offload.plan import PagedPlan
 from tahr.offload.policy import OffloadPolicy
 from tahr.offload.streaming import plan_streaming, refuse_gpu_budget
@@ -31,7 +34,7 @@ OPTIONS = {
     "ram_budget": Needs(
         frozenset({"paged"}), False, "use a backend that reads weights as they are needed, such as cpu"
     ),
-    "offload_dir": Needs(frozenset({ON_HOST}), True, "nothing is written there"),
+    "offload_dir": Needs(frozenset({"written"}), True, "nothing is written there"),
 }
 
 
@@ -178,3 +181,41 @@ def streamed_within(
         if least is None:
             raise
         refuse_gpu_budget(budget, least, has_experts)
+
+
+# ---- experts on the host ---------------------------------------------------------------------------------------
+
+
+def experts_on_host(config: EngineConfig, backend: Backend, loaded: Loaded) -> Homes:
+    """Homes of the experts that stay on the host, of a model whose sizes are those of the device."""
+    if config.cpu_experts is None:
+        return {}
+    refuse_beside_experts(config)
+    sizes = {name: weight.n_bytes for name, weight in loaded.sizes.items() if not weight.file_bytes}
+    sizes["vectors"] = loaded.n_vector_bytes
+    return expert_homes(config.cpu_experts, sizes, partial(weight_budget, config, backend))
+
+
+def weight_budget(config: EngineConfig, backend: Backend) -> int:
+    """The memory of a device that weights may take: keys and values get what was asked for, or a share."""
+    in_all = backend.kv_budget(config.gpu_memory_utilization)
+    return max(0, in_all - (in_all // KV_SHARE if config.kv_bytes is None else config.kv_bytes))
+
+
+def refuse_beside_experts(config: EngineConfig) -> None:
+    """Refuse options that move the same matrices."""
+    if config.gpu_budget is not None:
+        raise ConfigError(
+            "cpu_experts and gpu_budget are both set, and both say which weights leave the GPU: use one of them; "
+            "gpu_memory_utilization bounds the GPU's memory beside cpu_experts."
+        )
+
+
+def refuse_too_large_for_host(n_bytes: int) -> None:
+    """Refuse experts that the host has no memory for."""
+    free = loadable_bytes()
+    if free is not None and n_bytes > free:
+        raise LoadError(
+            f"Experts of {n_bytes / 1e6:.1f} MB were to stay in the host's memory, and {free / 1e6:.1f} MB are free: "
+            "lower cpu_experts, end other programs, or use a model quantised further."
+        )

@@ -15,6 +15,7 @@ from tahr.offload.plan import PagedPlan
 
 HEAD = "lm_head.weight"
 TABLE = "model.embed_tokens.weight"
+NO_HOMES: Homes = {}
 NOTHING_PAGED = PagedPlan({})
 
 
@@ -54,6 +55,7 @@ class Placement:
     pools: Sequence[Pool] = ()
     arenas: Sequence[SlotArena] = ()
     step_bytes: int = 0  # read from disk in a step of one token, or copied to the device
+    host_step_bytes: int = 0  # bytes of experts that a step of one token reads on the host
 
     def n_bytes(self, name: str) -> int:
         """Bytes of a tensor at its home."""
@@ -62,8 +64,9 @@ class Placement:
 
     @property
     def resident_bytes(self) -> int:
-        """Memory that weights take for ever."""
-        return sum(self.n_bytes(name) for name, home in self.homes.items() if home.how == "resident")
+        """Memory of the first device that weights take for ever."""
+        usual = self.default_home
+        return sum(self.n_bytes(name) for name, home in self.homes.items() if home == usual)
 
     @property
     def slot_bytes(self) -> int:
@@ -150,11 +153,13 @@ def place(
     devices: Sequence[DeviceFacts],
     pools: Sequence[Pool] = (),
     paged: PagedPlan = NOTHING_PAGED,
+    homes: Homes = NO_HOMES,
 ) -> Placement:
-    """Everything on the first device but what is paged; tables that are read in their file stay there."""
+    """Everything on the first device but what is paged or has one of `homes`; tables that are read in their file stay
+    there."""
     resident = Home(None if devices[0].is_host else 0, "resident")
     table = Home(None, "file")
-    homes = {name: table if size.file_bytes else resident for name, size in sizes.items()}
+    usual = {name: table if size.file_bytes else resident for name, size in sizes.items()}
     slots = [
         Pool("slots of experts" if arena.by_usage else "slots of layers", arena.n_slots, "slots", arena.n_bytes)
         for arena in paged.arenas
@@ -164,7 +169,8 @@ def place(
         slots.append(Pool("reads of paged weights", len(paged.arenas), "parts", n_bytes))
     if paged.buffer_bytes:
         slots.append(Pool("buffers of layers", 1, "part", paged.buffer_bytes))
-    return Placement({**homes, **paged.homes}, sizes, devices, [*pools, *slots], paged.arenas, paged.step_bytes)
+    found = {**usual, **homes, **paged.homes}
+    return Placement(found, sizes, devices, [*pools, *slots], paged.arenas, paged.step_bytes)
 
 
 def refuse_too_large(placement: Placement, least_pool_bytes: int = 0) -> None:

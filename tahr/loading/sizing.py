@@ -11,7 +11,16 @@ from tahr.backends.api import Backend, JoinedLinears, Linear, Vector, Weight
 from tahr.backends.host.budget import HOST_SHARE
 from tahr.config import EngineConfig
 from tahr.errors import ConfigError, LoadError
-from tahr.loading.budgets import budget_bytes, least_budget, policy_of, refuse_budgets, streamed_within, with_budget
+from tahr.loading.budgets import (
+    budget_bytes,
+    experts_on_host,
+    least_budget,
+    policy_of,
+    refuse_budgets,
+    refuse_too_large_for_host,
+    streamed_within,
+    with_budget,
+)
 from tahr.loading.capacity import KVGroup, kv_groups, state_bytes
 from tahr.loading.memory_plan import MemoryPlan, check_kv_dtype, plan_memory
 from tahr.loading.placement import DeviceFacts, Placement, Pool, place, refuse_too_large
@@ -21,7 +30,8 @@ from tahr.loading.virtual_ranks import refuse_beside_ranks, refuse_drafter_besid
 from tahr.models.decoder import Decoder
 from tahr.models.loader.drafters import LoadedDrafter, is_drafter, load_drafter
 from tahr.models.loader.load import Loaded, OpenedModel, load
-from tahr.offload.homes import Panels, TensorSize
+from tahr.models.parts.weights import NO_HOMES
+from tahr.offload.homes import Home, Homes, Panels, TensorSize
 from tahr.offload.plan import PagedPlan, plan_paging, refuse_budget
 from tahr.weights.tensor import HostTensor
 from tahr.weights.unread import without_data
@@ -62,6 +72,11 @@ class SizingBackend:
         self._keep_panels(panel_key(weight), self.backend.panels(tensor))
         return weight
 
+    def weight_elsewhere(self, tensor: HostTensor, home: Home) -> Weight:
+        n_bytes = self.backend.bytes_elsewhere(tensor, home)
+        (n_rows, n_cols) = tensor.shape[-2:]
+        return Weight(tensor.name, tensor.format.name, "", n_rows, n_cols, n_bytes, None, prod(tensor.shape[:-2]))
+
     def _keep_panels(self, key: PanelKey, panels: Panels | None) -> None:
         """All pieces of one tensor that are of one shape can be paged, or none."""
         self.panels[key] = panels if self.panels.get(key, panels) else None
@@ -89,11 +104,12 @@ def size_up(
     quantize: str | None = None,
     lora_rows: int = 0,
     n_ranks: int = 1,
+    homes: Homes = NO_HOMES,
 ) -> Loaded:
     """The model as `load` makes it, of tensors without bytes."""
     tensors = {name: without_data(tensor) for name, tensor in source.tensors.items()}
     unread = replace(source, tensors=tensors)
-    return load(unread, cast(Backend, backend), quantize=quantize, lora_rows=lora_rows, n_ranks=n_ranks)
+    return load(unread, cast(Backend, backend), quantize=quantize, lora_rows=lora_rows, homes=homes, n_ranks=n_ranks)
 
 
 def size_up_drafter(source: OpenedModel, backend: SizingBackend, target: Decoder) -> LoadedDrafter:
@@ -129,6 +145,11 @@ def plan_of(
     refuse_beside_ranks(config, backend)
     sizing = SizingBackend(backend)
     loaded = size_up(source, sizing, config.quantize, lora_rows, config.virtual_ranks)
+    homes = experts_on_host(config, backend, loaded)
+    if homes:
+        sizing = SizingBackend(backend)
+        loaded = size_up(source, sizing, config.quantize, lora_rows, homes=homes)
+        refuse_too_large_for_host(sum(loaded.sizes[name].n_bytes for name in homes))
     sizes = tensor_sizes(loaded, sizing.panels)
     drafted = None
     if draft and is_drafter(draft):
@@ -145,7 +166,7 @@ def plan_of(
     least = least_pool_bytes(loaded.decoder, config, backend)
     is_bounded = config.ram_budget is not None or config.gpu_budget is not None
     if not is_bounded:
-        refuse_too_large(place(sizes, devices), least)
+        refuse_too_large(place(sizes, devices, homes=homes), least)
     row_pools = row_pools_of(loaded.decoder, config)
     sizing.n_row_bytes = sum(pool.n_bytes for pool in row_pools)
 
@@ -157,7 +178,8 @@ def plan_of(
         return pools
 
     if not is_bounded:
-        return place(sizes, devices, pools_within(config))
+        placed = place(sizes, devices, pools_within(config), homes=homes)
+        return replace(placed, host_step_bytes=int(used_share(loaded) * placed.host_bytes))
     if config.gpu_budget is not None:
         has_experts = loaded.config.moe is not None
         pools, paged = streamed_within(config, sizes, len(loaded.decoder.layers), pools_within, has_experts)
@@ -175,14 +197,13 @@ def paged_within(
     pools_within: Callable[[EngineConfig], list[Pool]],
 ) -> tuple[list[Pool], PagedPlan]:
     """Pools, and homes of the tensors beside them; a budget that is too small is refused with the least that works."""
-    moe = loaded.config.moe
-    used_share = moe.n_active / moe.n_experts if moe else 1.0
+    share = used_share(loaded)
 
     def plan(config: EngineConfig) -> tuple[list[Pool], PagedPlan]:
         pools = pools_within(config)
         n_bytes = sum(pool.n_bytes for pool in pools)
         policy = policy_of(config)
-        return pools, plan_paging(sizes, budget_bytes(config), policy, len(loaded.decoder.layers), n_bytes, used_share)
+        return pools, plan_paging(sizes, budget_bytes(config), policy, len(loaded.decoder.layers), n_bytes, share)
 
     try:
         return plan(config)
@@ -193,6 +214,12 @@ def paged_within(
         if least is None:
             raise
         refuse_budget(budget, least, policy_of(config))
+
+
+def used_share(loaded: Loaded) -> float:
+    """The part of a layer's experts that a token is sent to."""
+    moe = loaded.config.moe
+    return moe.n_active / moe.n_experts if moe else 1.0
 
 
 def least_pool_bytes(decoder: Decoder, config: EngineConfig, backend: Backend) -> int:
@@ -253,4 +280,9 @@ def summary(placement: Placement) -> str:
         paged = f", {placement.streamed_bytes / 1e6:.1f} MB in host memory, which every step copies over the bus"
     elif paged:
         paged += f" of which a step of one token reads {placement.step_bytes / 1e6:.1f} MB"
+    elif placement.host_bytes:
+        paged = (
+            f", experts of {placement.host_bytes / 1e6:.1f} MB in host memory of which a step of one token reads "
+            f"{placement.host_step_bytes / 1e6:.1f} MB"
+        )
     return f"Planned: weights {placement.resident_bytes / 1e6:.1f} MB on {where}{in_file}{paged}; {pools}{rows}"

@@ -71,7 +71,7 @@ from tahr.backends.api.pages import (
     page_form,
     spans_of,
 )
-from tahr.backends.api.recording import Fetched, HostRows
+from tahr.backends.api.recording import Fetched, HostRows, StepCheck
 from tahr.backends.api.row_store import Extras, RowStore
 from tahr.backends.api.step import N_AXES, Plan, StepDefaults, StepInputs, StepLimits, check_ids
 from tahr.backends.api.tensors import (
@@ -148,6 +148,7 @@ __all__ = [
     "StateShape",
     "StateSpace",
     "StateSpaceSizes",
+    "StepCheck",
     "StepDefaults",
     "StepInputs",
     "StepLimits",

@@ -53,6 +53,10 @@ class Memory(Device):
     def settle_weights(self) -> None:
         """All matrices of a model have been taken."""
 
+    def bytes_elsewhere(self, tensor: HostTensor, home: Home) -> int:
+        """The `n_bytes` of what `weight_elsewhere` makes of a tensor, told without its data."""
+        return tensor.n_bytes
+
     def panels(self, tensor: HostTensor) -> Panels | None:
         """The pieces in which a tensor can be paged; None where it cannot. Told without its data."""
         return None

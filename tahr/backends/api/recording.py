@@ -44,6 +44,13 @@ class CalledPlan:
         self._flush()
 
 
+StepCheck = Callable[[], None]
+
+
+def nothing_to_check() -> None:
+    """The check of steps that fail, if they do, where they are launched or collected."""
+
+
 class Recording(Device):
     """Steps of a device. The default bodies record nothing and call a step again whenever its plan runs."""
 
@@ -66,6 +73,11 @@ class Recording(Device):
                 f"This model needs {needed}, which the {self.name} backend does not have: "
                 "choose another model, or a backend that has it."
             )
+
+    def step_check(self) -> StepCheck:
+        """A call that waits for the step run last as far as it must to know whether it was computed, and raises why it
+        was not."""
+        return nothing_to_check
 
     def fetch(self, tensor: Tensor) -> Fetched:
         """Begin to bring the live rows of `tensor` to the host: what comes is as it is now, whatever runs next."""

@@ -8,6 +8,7 @@ import torch
 
 from tahr.backends.api import Floats, Ints, Plan, StepDefaults, StepInputs, StepLimits, Tensor
 from tahr.backends.cuda.ahead import Ahead
+from tahr.backends.cuda.host_experts import HostExperts
 from tahr.backends.cuda.layouts.fp8 import converts_fp8
 from tahr.backends.cuda.layouts.presence import build_problem, describe, interprets
 from tahr.backends.cuda.logprobs import begin_logprobs
@@ -41,6 +42,7 @@ class CudaBackend(CudaMemory, DeviceRowOps, LinearOps, ExpertOps, TokenOps, Slot
 
     name = "cuda"
     overlaps = True
+    _host_experts: HostExperts | None = None
     # Shorter steps of prompts cost bursts of requests up to a tenth of their tokens/s.
     step_defaults = StepDefaults(n_seqs=256, n_prefill_seqs=256, prefill_chunk=4096, n_prefill_tokens=8192, mixed_s=0.2)
 
@@ -53,7 +55,8 @@ class CudaBackend(CudaMemory, DeviceRowOps, LinearOps, ExpertOps, TokenOps, Slot
         self.rounds_to = ("fp8",) if converts_fp8(self.device) and not deterministic else ()
         sum_in_f32()
         facts = [*describe().values(), *(["deterministic"] if deterministic else [])]
-        self.summary = f"cuda: {', '.join(facts)}"
+        self.device_summary = f"cuda: {', '.join(facts)}"
+        self.summary = self.device_summary
         self.context = RecordingContext()
         # The tokens sampled last, by token slot: what negative ids of the next steps point at.
         self.last_tokens = torch.zeros(N_TOKEN_SLOTS, dtype=torch.int32, device=self.device)
@@ -70,7 +73,7 @@ class CudaBackend(CudaMemory, DeviceRowOps, LinearOps, ExpertOps, TokenOps, Slot
         if self._graphs is None:
             return EagerPlan(self.context, step, inputs)
         may_capture = self._ring is None or self._ring.is_pinned
-        return GraphPlan(self.context, step, inputs, self._graphs, may_capture)
+        return GraphPlan(self.context, step, inputs, self._graphs, may_capture, self._host_experts)
 
     def buckets(self, limits: StepLimits, n_decode_tokens: int = 1) -> Sequence[StepLimits]:
         return buckets(limits, n_decode_tokens)

@@ -22,12 +22,14 @@ from tahr.backends.api import (
     PageIO,
     Rows,
     StateShape,
+    StepCheck,
     StepInputs,
     StepLimits,
     Tensor,
     Vector,
     Weight,
 )
+from tahr.backends.cuda.host_experts import HostExperts
 from tahr.backends.cuda.host_layers import measured_rate
 from tahr.backends.cuda.layer_ring import LayerRing
 from tahr.backends.cuda.layouts import kv as cuda_kv
@@ -40,7 +42,7 @@ from tahr.backends.cuda.weights import free_and_total, join, refusing_unfit, tak
 from tahr.backends.host.budget import device_kv_budget
 from tahr.backends.host.energy import nvml_counter
 from tahr.errors import ConfigError
-from tahr.offload.homes import USUAL_HOMES, Home
+from tahr.offload.homes import ON_HOST, USUAL_HOMES, Home
 from tahr.weights.tensor import HostTensor
 
 F32 = torch.float32
@@ -52,12 +54,14 @@ class CudaMemory(Backend):
     """The part of the backend that says how much memory there is and what lies in it."""
 
     free_share = 0.6  # share of the card's memory that dense copies of packed matrices leave free
-    homes = USUAL_HOMES | {"streamed"}
+    homes = USUAL_HOMES | {"streamed", ON_HOST}
     mixes_kv_dtypes = False
     device: torch.device
     deterministic: bool
     last_tokens: torch.Tensor
     context: RecordingContext
+    device_summary: str
+    _host_experts: HostExperts | None = None
     _ring: LayerRing | None = None  # layers that do not stay on the device
     _page_size = 0  # smallest page size of its KV stores
     _sleeping: SleepingMemory | None = None  # once it has slept
@@ -77,6 +81,8 @@ class CudaMemory(Backend):
 
     def weight_elsewhere(self, tensor: HostTensor, home: Home) -> Weight:
         """Matrices of layers that pass through the device are taken as all are, and leave it with their layer."""
+        if home.device is None:
+            return self._keep_on_host(tensor)
         assert home.layer is not None
         if self._ring is None:
             self._ring = LayerRing(self.device)
@@ -84,6 +90,25 @@ class CudaMemory(Backend):
         weight = self.weight(tensor)
         self._ring.take(home.layer, weight.data)
         return replace(weight, kernel=f"{weight.kernel}, streamed")
+
+    @property
+    def host_experts(self) -> HostExperts:
+        """Experts that stay on the host; their threads are made when the first is met."""
+        if self._host_experts is None:
+            self._host_experts = HostExperts(self.device)
+        return self._host_experts
+
+    def _keep_on_host(self, tensor: HostTensor) -> Weight:
+        host = self.host_experts
+        taken = host.weight(tensor)
+        self.summary = f"{self.device_summary}; {host.n_stacks} stacks of experts on {host.cpu.summary}"
+        return taken
+
+    def bytes_elsewhere(self, tensor: HostTensor, home: Home) -> int:
+        return self.host_experts.weight_bytes(tensor) if home.device is None else super().bytes_elsewhere(tensor, home)
+
+    def step_check(self) -> StepCheck:
+        return self._host_experts.step_check() if self._host_experts else super().step_check()
 
     def settle_weights(self) -> None:
         if self._ring:
@@ -134,6 +159,8 @@ class CudaMemory(Backend):
     def sleep(self, models: Sequence[object], stores: Sequence[KVStore]) -> int:
         if self._ring:
             raise ConfigError("Models whose layers pass through the card do not sleep: unload the model.")
+        if self._host_experts:
+            raise ConfigError("Models with experts in the host's memory do not sleep: unload the model.")
         self._sleeping = self._sleeping or SleepingMemory(self.device)
         return self._sleeping.sleep(models, [store.layers for store in stores])
 

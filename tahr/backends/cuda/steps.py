@@ -1,6 +1,7 @@
 """Steps on a CUDA device: the sizes they are padded to, and plans that replay them."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +15,7 @@ from triton.runtime._async_compile import FutureKernel
 
 from tahr.backends.api import StepInputs, StepLimits, Tensor
 from tahr.backends.cuda.compiling import Compiler
+from tahr.backends.cuda.host_experts import HostExchange, HostExperts, expect
 from tahr.backends.cuda.ops.step_inputs import RecordingContext
 from tahr.collector import no_collections
 
@@ -169,6 +171,7 @@ class GraphPlan:
         inputs: StepInputs,
         memory: GraphMemory,
         may_capture: bool = True,
+        host_experts: HostExperts | None = None,
     ):
         self._context = context
         self._run_ops = partial(context.run, step)
@@ -176,6 +179,8 @@ class GraphPlan:
         self._memory = memory
         self._graph: torch.cuda.CUDAGraph | None = None
         self._may_capture = may_capture
+        self._host_experts = host_experts
+        self._requests: Counter[HostExchange] = Counter()  # requests of the graph for experts on the host
         self._kernels: list[FutureKernel] | None = None  # kernels that are being compiled; None: they are not known yet
         self._result: Tensor | None = None
 
@@ -208,6 +213,7 @@ class GraphPlan:
         if self._graph is None:
             result = self._run_ops()
         else:
+            expect(self._requests)
             self._graph.replay()
             self._context.forget()
             result = self.result
@@ -224,6 +230,9 @@ class GraphPlan:
                 "--gpu-memory-utilization leaves some.",
                 self._inputs.limits.n_tokens,
             )
+        finally:
+            if self._host_experts:
+                self._requests = self._host_experts.take_captured()
 
 
 def computed_from(inputs: StepInputs, result: Tensor) -> Tensor:

@@ -20,15 +20,17 @@ examples:
   tahr doctor qwen3:4b          which repository and file that is, how large, and whether it runs
   tahr doctor model.gguf        the same, and what it takes in memory, part by part
   tahr doctor model.gguf --backend cuda --gpu-budget 8g    the same within a part of a GPU's memory
+  tahr doctor model.gguf --backend cuda --cpu-experts auto    with experts that do not fit on the host
   tahr doctor model.gguf --tensor-parallel 2    and what each of two ranks would have of it"""
 
 
 class PlanBounds(NamedTuple):
-    """PlanBounds that a load is planned for, and where it would run."""
+    """Bounds that a load is planned for, and where it would run."""
 
     backend: str = "auto"
     ram_budget: str | None = None
     gpu_budget: str | None = None
+    cpu_experts: str | None = None
 
 
 NO_BOUNDS = PlanBounds()
@@ -41,6 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quantization", metavar="Q", help="which quantisation of it")
     parser.add_argument("--backend", metavar="NAME", default="auto", help="plan for this backend: cpu, cuda or vulkan")
     parser.add_argument("--gpu-budget", metavar="SIZE", help="plan for so much of a GPU's memory: 8g, 512m or 50%%")
+    parser.add_argument(
+        "-ncmoe",
+        "--cpu-experts",
+        "--n-cpu-moe",
+        metavar="N",
+        help="layers with experts on the host: auto, all or a number",
+    )
     parser.add_argument("--ram-budget", metavar="SIZE", help="plan for so much of the host's memory: 8g, 512m or 50%%")
     parser.add_argument(
         "--tensor-parallel", metavar="N", type=int, help="what each of N ranks would have of every tensor"
@@ -52,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         check_ranks(args.model, args.tensor_parallel)
     for line in machine():
         print(line)
-    bounds = PlanBounds(args.backend, args.ram_budget, args.gpu_budget)
+    bounds = PlanBounds(args.backend, args.ram_budget, args.gpu_budget, args.cpu_experts)
     return check_model(args.model, args.quantization, bounds, args.tensor_parallel) if args.model else 0
 
 
@@ -93,7 +102,7 @@ def plan_lines(files: "ModelFiles", bounds: PlanBounds = NO_BOUNDS) -> list[str]
     from tahr.loading.sizing import plan_of
     from tahr.models.loader.load import open_model
 
-    config = EngineConfig(backend=bounds.backend, ram_budget=bounds.ram_budget, gpu_budget=bounds.gpu_budget)
+    config = EngineConfig(**bounds._asdict())
     backend = open_backend(config.backend)
     config = within_gpu_budget(within_budget(config), backend)
     plan = plan_of(open_model(files.weights, files.directory), backend, config)
@@ -114,6 +123,8 @@ def placement_table(plan: "Placement") -> list[str]:
         bus = ("copied a step", "any tokens", plan.step_bytes, "over the bus")
         disk = ("read a step", "one token", plan.step_bytes, "from disk")
         sums.append(bus if plan.streamed_bytes else disk)
+    if plan.host_step_bytes:
+        sums.append(("experts a step", "one token", plan.host_step_bytes, "from host memory"))
     rows = [(name, count, human_bytes(size), place) for name, count, size, place in [*weights, *pools, *sums]]
     width = max(len(name) for name, *_ in rows)
     return [f"{name:<{width}}  {count:>14}  {size:>10}  {place}".rstrip() for name, count, size, place in rows]

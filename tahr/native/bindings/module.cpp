@@ -199,6 +199,7 @@ NB_MODULE(_native, m) {
   bind_sampling(m);
   bind_grammar(m);
   bind_pager(m, tape);
+  bind_experts(m);
 }
 
 }  // namespace tahr

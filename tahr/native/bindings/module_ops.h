@@ -37,6 +37,7 @@ struct At {
 
 Matrix shape_matrix(const std::string& format, const std::string& isa, int64_t n_stack, int64_t rows, int64_t cols);
 
+void bind_experts(nanobind::module_& module);
 void bind_pager(nanobind::module_& module, nanobind::class_<Recorder>& tape);
 void bind_row_ops(nanobind::module_& module, nanobind::class_<Recorder>& tape);
 void bind_recurrence(nanobind::module_& module, nanobind::class_<Recorder>& tape);

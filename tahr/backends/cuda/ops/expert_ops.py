@@ -1,16 +1,32 @@
 """Mixtures of experts on a CUDA device."""
 
+from typing import Protocol
+
+import torch
+
 from tahr.backends.api import ExpertMLPs, Tensor
+from tahr.backends.cpu.weights import PackedMatrix
 from tahr.backends.cuda.kernels import experts, linear
 from tahr.backends.cuda.ops.device_rows import like, values
 from tahr.backends.cuda.ops.step_ops import StepOps
 from tahr.backends.cuda.ops.vectors import F32, wider
 
 
+class HostRunner(Protocol):
+    """Experts in the host's memory."""
+
+    def run(self, x: torch.Tensor, scores: torch.Tensor, mlps: ExpertMLPs, counts: torch.Tensor | None) -> torch.Tensor:
+        """Each row through its experts, in f32; `counts` is the number of rows that are alive, None if all are."""
+
+
 class ExpertOps(StepOps):
     """The part of the backend that sends rows to experts."""
 
+    _host_experts: HostRunner | None = None  # None: all experts are in the device's memory
+
     def experts(self, x: Tensor, scores: Tensor, mlps: ExpertMLPs) -> Tensor:
+        if self._host_experts and isinstance(mlps.gate.weight.data, PackedMatrix):
+            return like(x, self._host_experts.run(values(x), values(scores), mlps, self.context.counts(x.rows)))
         self.context.need(*(each.weight.data for each in (mlps.gate, mlps.up, mlps.down)))
         stacks = stacks_of(mlps)
         rows = values(x)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from tahr.backends.api import Ints, StepInputs, StepLimits, Tensor
+from tahr.backends.api import Ints, Rows, StepInputs, StepLimits, Tensor
 from tahr.backends.api.step import extra_shapes
 from tahr.backends.cuda.ops.late_rows import LateRows
 
@@ -152,13 +152,21 @@ class RecordingContext:
     def __init__(self) -> None:
         self.inside = False
         self.ring: Ring | None = None  # None: all matrices stay on the device
+        self._inputs: DeviceInputs | None = None
 
     def enter(self, step: StepInputs) -> DeviceInputs:
         """The step's inputs on the device; every op begins with this."""
         inputs: DeviceInputs = step.device
+        self._inputs = inputs
         if not self.inside:
             inputs.upload(step)
         return inputs
+
+    def counts(self, rows: Rows) -> torch.Tensor | None:
+        """Where the device finds how many of such rows are alive; None if all are."""
+        if not self.inside or rows is Rows.FIXED or self._inputs is None:
+            return None
+        return self._inputs.counts[rows.value :]
 
     def run(self, step: Callable[[], Tensor]) -> Tensor:
         """Call `step`, whose inputs have been sent."""
