@@ -42,6 +42,7 @@ NO_DRAFTER = Refuses(
 PAGED = "offload/test_paged_with_features.py"
 NO_PAGER = Refuses("weights cannot be offloaded", f"{PAGED}::test_sessions_have_their_weights_in_memory")
 
+STREAMED = "cuda/test_streamed_with_features.py"
 RANKS = "ranks/test_ranks_with_features.py"
 
 SLEEP = "engine/test_sleeping.py"
@@ -161,6 +162,20 @@ COLUMNS: dict[str, dict[str, Runs | Refuses]] = {
         "deterministic": Runs((f"{PAGED}::test_batches_are_each_alone",)),
         "two models": Runs((f"{PAGED}::test_two_models_in_turns",)),
         "keys": Runs((f"{PAGED}::test_parameters",)),
+    },
+    "layers that pass through a GPU": {
+        "LoRA": Runs((f"{STREAMED}::test_adapters",)),
+        "grammar": Runs((f"{STREAMED}::test_parameters",)),
+        "n > 1": Runs((f"{STREAMED}::test_parameters",)),
+        "drafts": Runs((f"{STREAMED}::test_drafts",)),
+        "sessions": NO_PAGER,
+        "prefix hit": Runs((f"{STREAMED}::test_hits_of_the_prefix_cache",)),
+        "preemption": Runs((f"{STREAMED}::test_preempted_requests",)),
+        "snapshot": NO_PAGER,
+        "embeddings": Runs((f"{STREAMED}::test_vectors",)),
+        "deterministic": Runs((f"{STREAMED}::test_batches_are_each_alone",)),
+        "two models": Runs((f"{STREAMED}::test_two_models_in_turns",)),
+        "keys": Runs((f"{STREAMED}::test_parameters",)),
     },
     "virtual ranks": {
         "LoRA": Runs((f"{RANKS}::test_adapters",)),

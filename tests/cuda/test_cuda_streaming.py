@@ -51,3 +51,9 @@ def check_bits(source: OpenedModel, first: int = 0, quantize: str | None = None)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_streamed_layers_give_the_bits_of_resident_ones(family: str, tmp_path: Path) -> None:
     check_bits(open_model([], write_hf(tmp_path, CASES[family], make_weights(CASES[family]), "BF16")))
+
+
+@pytest.mark.parametrize("form", [tiers.full("q4_0"), tiers.full("q8_0"), tiers.full("fp8")])
+def test_packed_layers_behind_those_that_stay(form: str, tmp_path: Path) -> None:
+    source = open_model([], write_hf(tmp_path, CASES["llama"], make_weights(CASES["llama"]), "BF16"))
+    check_bits(source, first=1, quantize=form)
