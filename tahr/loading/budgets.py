@@ -174,13 +174,24 @@ def streamed_within(
         return pools, plan_streaming(sizes, budget, OffloadPolicy.none(), n_layers, n_bytes)
 
     try:
-        return plan(config)
+        found = plan(config)
     except (ConfigError, LoadError):
         budget = gpu_budget_bytes(config)
         least = least_budget(lambda n_bytes: plan(with_gpu_budget(config, n_bytes)), budget)
         if least is None:
             raise
         refuse_gpu_budget(budget, least, has_experts)
+    refuse_beyond_host(found[1].step_bytes, loadable_bytes())
+    return found
+
+
+def refuse_beyond_host(n_bytes: int, free_bytes: int | None) -> None:
+    """Refuse layers that the host has no memory for."""
+    if free_bytes is not None and n_bytes > free_bytes:
+        raise LoadError(
+            f"The layers beyond the gpu_budget take {n_bytes / 1e6:.1f} MB of the host's memory, of which "
+            f"{free_bytes / 1e6:.1f} MB are free: raise the budget, end other programs, or choose a smaller model."
+        )
 
 
 # ---- experts on the host ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 from tahr.backends import open_backend
 from tahr.config import EngineConfig
 from tahr.errors import ConfigError, LoadError
-from tahr.loading.budgets import scratch_bytes, with_gpu_budget, within_gpu_budget
+from tahr.loading.budgets import refuse_beyond_host, scratch_bytes, with_gpu_budget, within_gpu_budget
 from tahr.loading.placement import DeviceFacts, place
 from tahr.loading.sizing import summary
 from tahr.offload.homes import TensorSize
@@ -87,6 +87,13 @@ def test_keys_and_values_have_their_share_of_a_budget() -> None:
     assert with_gpu_budget(config, 32 * MB).kv_bytes == 8 * MB
     assert with_gpu_budget(EngineConfig(gpu_budget=str(MB), kv_bytes=5), 32 * MB).kv_bytes == 5
     assert scratch_bytes(64 * MB) == 8 * MB
+
+
+def test_layers_that_the_host_has_no_memory_for_are_refused() -> None:
+    refuse_beyond_host(5 * MB, None)
+    refuse_beyond_host(5 * MB, 5 * MB)
+    with pytest.raises(LoadError, match=r"take 5\.2 MB of the host's memory, of which 1\.0 MB are free"):
+        refuse_beyond_host(5 * MB, MB)
 
 
 def test_rows_behind_matrices_are_refused_beside_a_budget() -> None:

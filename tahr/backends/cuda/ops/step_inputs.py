@@ -174,11 +174,12 @@ class RecordingContext:
         if self.ring:
             self.ring.begin_step()
         try:
-            return step()
-        finally:
-            self.inside = False
+            result = step()
             if self.ring:
                 self.ring.end_step()
+            return result
+        finally:
+            self.inside = False
 
     def need(self, *matrices: Any) -> None:
         """Have matrices on the device for the ops that follow."""
