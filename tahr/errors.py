@@ -118,6 +118,10 @@ class WeightsChanged(GenerateError):
     """A file of a loaded model was changed in place, so what the model computes could not be trusted."""
 
 
+class ExecutorLost(GenerateError):
+    """The processes that compute steps have ended or stand still: what they held in memory is gone."""
+
+
 class OffloadError(GenerateError):
     """Weights that lie outside memory could not be read when a step needed them."""
 

@@ -44,6 +44,9 @@ NO_PAGER = Refuses("weights cannot be offloaded", f"{PAGED}::test_sessions_have_
 
 STREAMED = "cuda/test_streamed_with_features.py"
 RANKS = "ranks/test_ranks_with_features.py"
+PROCESSES = "ranks/test_tensor_parallel.py"
+FAULTS = "ranks/test_rank_faults.py"
+NO_PAGES = Refuses("sessions and snapshots run on one rank", f"{PROCESSES}::test_sessions_and_pages_are_refused")
 
 SLEEP = "engine/test_sleeping.py"
 SLEPT = Runs((f"{SLEEP}::test_features_after_a_sleep",))
@@ -209,5 +212,19 @@ COLUMNS: dict[str, dict[str, Runs | Refuses]] = {
             ("server/test_sleeping_models.py::test_a_sleeping_model_leaves_its_part_of_the_budget_to_others",)
         ),
         "keys": Runs(("server/test_sleeping_models.py::test_a_request_that_is_refused_wakes_nobody",)),
+    },
+    "ranks in processes": {
+        "LoRA": Runs((f"{PROCESSES}::test_adapters", f"{FAULTS}::test_choices_grammars_and_adapters_go_on")),
+        "grammar": Runs((f"{PROCESSES}::test_parameters", f"{FAULTS}::test_choices_grammars_and_adapters_go_on")),
+        "n > 1": Runs((f"{PROCESSES}::test_parameters", f"{FAULTS}::test_choices_grammars_and_adapters_go_on")),
+        "drafts": Runs((f"{PROCESSES}::test_guesses_and_chunks", f"{PROCESSES}::test_drafts_of_a_model_are_refused")),
+        "sessions": NO_PAGES,
+        "prefix hit": Runs((f"{PROCESSES}::test_hits_of_the_prefix_cache",)),
+        "preemption": Runs((f"{PROCESSES}::test_preempted_requests",)),
+        "snapshot": NO_PAGES,
+        "embeddings": Runs((f"{PROCESSES}::test_vectors", f"{FAULTS}::test_vectors_go_on")),
+        "deterministic": Runs((f"{PROCESSES}::test_a_batch_is_each_alone",)),
+        "two models": Runs((f"{PROCESSES}::test_two_models_in_turns",)),
+        "keys": Runs((f"{PROCESSES}::test_parameters",)),
     },
 }

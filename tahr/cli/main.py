@@ -88,7 +88,7 @@ UNKNOWN = "unrecognized arguments: "  # beginning of argparse's message
 # Options of other servers, and what to use here: pages of the KV cache follow from sizes, and a model is on one device.
 INSTEAD = {
     **dict.fromkeys(("--kv-max-blocks", "--kv-capacity", "--num-gpu-blocks-override"), "--ctx and --gpu-budget"),
-    **dict.fromkeys(("--tensor-parallel-size", "--pipeline-parallel-size"), "--backend, for each model one device"),
+    "--pipeline-parallel-size": "--tensor-parallel, for several processes",
 }
 
 

@@ -68,6 +68,7 @@ class EngineConfig:
     kv_disk_size: str | None = None  # bytes that the directory may hold; None: 20g
     kv_disk_key: str | None = None  # a file with the key that these are sealed with; None: they are not
     virtual_ranks: int = 1  # parts of the model in this process, which several devices would have: to check results
+    tensor_parallel: int = 1  # processes that share the model, each a part of every large matrix
     deterministic: bool = False  # a reply never depends on the rest of the batch: always so on a CPU, slower on a GPU
     admit_below: float = 0.9  # share of the KV pool that new requests may fill; the rest is for growing
     scheduling_policy: str = "fcfs"
@@ -107,6 +108,7 @@ class EngineConfig:
         "kv_bytes": whole(1, 2**62),
         "gpu_memory_utilization": Range(0, 1, low_included=False),
         "virtual_ranks": whole(1, 64),
+        "tensor_parallel": whole(1, 64),
         "admit_below": Range(0, 1, low_included=False),
         "max_batch_size": whole(1, 4096),
         "max_prefill_batch": whole(1, 4096),
@@ -127,6 +129,11 @@ class EngineConfig:
         "feature_cache_bytes": whole(1, 2**62),
         "spec_tokens": whole(1, 64),
     }
+
+    @property
+    def n_ranks(self) -> int:
+        """Parts of the model, in this process or in others."""
+        return max(self.virtual_ranks, self.tensor_parallel)
 
     def __post_init__(self) -> None:
         keep_conventions(self, {"context_size": (0, None)})

@@ -24,7 +24,7 @@ from tahr.engine.step.row_steps import RowSteps
 from tahr.engine.step.steps import StepOutput, Steps
 from tahr.engine.step_log import Watch
 from tahr.engine.submission import Submission
-from tahr.errors import GenerateError, TahrError
+from tahr.errors import ExecutorLost, GenerateError, TahrError
 from tahr.executor.protocol import Executor
 from tahr.grammar.masks import Forced
 from tahr.kv.prefix import PrefixStats
@@ -183,9 +183,10 @@ class Engine(Submission):
         return bool(self._in_flight or self.scheduler.has_work or self.scheduler.is_copying)
 
     def close(self) -> None:
-        """Finish what is written beside steps. The engine goes on without that."""
+        """Finish what is written beside steps, and end processes that compute them."""
         if self.scheduler.tiers:
             self.scheduler.tiers.close()
+        self.executor.close()
 
     def measure_energy(self) -> EnergyMeter | None:
         """Measure energy from now on, where its device has a counter of it; who calls this closes the meter."""
@@ -298,10 +299,21 @@ class Engine(Submission):
 
     def _fail_step(self, work: StepWork, error: BaseException) -> list[Event]:
         """Fail the sequences of a step: its results cannot be trusted any more, those of the next one can."""
+        if isinstance(error, ExecutorLost):
+            return self._start_again(error)
         events = [self._fail(seq, error, suspect=True) for seq in work.sequences if not seq.done]
         if not isinstance(error, Exception):
             raise error
         return events
+
+    def _start_again(self, error: ExecutorLost) -> list[Event]:
+        """The executor has lost its memory, but tokens are ours: all sequences are computed again from these."""
+        self._in_flight.clear()
+        self.steps.failed()
+        self.scheduler.drop_all()
+        self.executor.restart(str(error))
+        fault = self.executor.fault
+        return [self._fail(seq, GenerateError(fault)) for seq in self.scheduler.queued()] if fault else []
 
     def _fork(self, parent: Sequence) -> None:
         """Let the choices of a request continue each on its own, now that their prompt is computed."""

@@ -208,6 +208,19 @@ class Executor(Protocol):
     def adapters(self) -> AdapterPort: ...
     @property
     def pages(self) -> PagePort: ...
+    @property
+    def fault(self) -> str:
+        """Why no step can be computed any more, in a sentence without paths; empty if they can."""
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time of processes of its own."""
+
+    def restart(self, reason: str) -> None:
+        """After `ExecutorLost`: begin again with empty pages and the same adapters, or have a `fault`."""
+
+    def close(self) -> None:
+        """End processes of its own."""
 
     def inputs(self, model: int = 0) -> StepInputs:
         """The arrays that a step reads. They may be filled again as soon as `launch` has returned."""

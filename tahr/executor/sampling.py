@@ -9,8 +9,20 @@ from tahr.backends.sampling.sample_rows import Logprobs, SampledTokens, SampleRo
 class LocalSampling:
     """The sampler of an executor of this process."""
 
+    fault = ""
+
     def __init__(self, backend: Backend):
         self.backend = backend
+
+    @property
+    def cpu_s(self) -> float:
+        return 0.0
+
+    def restart(self, reason: str) -> None:
+        raise AssertionError(f"an executor of this process is never lost, but: {reason}")
+
+    def close(self) -> None:
+        return
 
     def mask_memory(self, n: int, n_words: int) -> Words:
         return self.backend.mask_memory(n, n_words)

@@ -249,11 +249,13 @@ class AsyncLLM:
 
     @property
     def cpu_s(self) -> float:
-        """CPU time of the engine's thread so far, of the process on systems without clocks of threads."""
+        """CPU time of the engine's thread and its executor's processes so far; of this process on systems without
+        clocks of threads."""
+        elsewhere = self.llm.engine.executor.cpu_s
         thread = self._thread.ident
         if thread is None or not self._thread.is_alive() or not hasattr(time, "pthread_getcpuclockid"):
-            return time.process_time()
-        return time.clock_gettime(time.pthread_getcpuclockid(thread))
+            return elsewhere + time.process_time()
+        return elsewhere + time.clock_gettime(time.pthread_getcpuclockid(thread))
 
     async def close(self) -> None:
         """Stop everything, and wait for the thread to end. Readers get their last chunks."""

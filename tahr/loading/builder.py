@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tahr import hub
 from tahr.backends import LogitWidth, open_backend
-from tahr.backends.api import LORA_TILE, Backend, MemoryLayout, StepLimits
+from tahr.backends.api import LORA_TILE, Backend, StepLimits
 from tahr.collector import no_collections
 from tahr.config import EngineConfig, LoraFile, SamplingParams
 from tahr.engine.adapters.registry import check_name
@@ -36,9 +37,10 @@ from tahr.loading.images import image_reader
 from tahr.loading.kv_tiers import add_tiers
 from tahr.loading.memory_plan import plan_memory
 from tahr.loading.projectors import with_projector
+from tahr.loading.ranks import NO_SESSIONS, RankProcessesOf
 from tahr.loading.row_inputs import RowInputs, add_tower, extras_of, image_rows_of, inputs_of, make_row_store, slots_for
 from tahr.loading.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
-from tahr.loading.sizing import plan_of, summary
+from tahr.loading.sizing import SizingBackend, plan_of, size_up, summary
 from tahr.loading.sound.recordings import refuse_drafts, speech_tokens
 from tahr.loading.sound.speaking import SpeakingParts, refuse_unspoken, speaking_parts
 from tahr.loading.speculation import (
@@ -61,6 +63,9 @@ from tahr.text.templates.chat import ChatTemplate, template_for
 from tahr.text.tokens.json_object import read_bytes
 from tahr.text.tokens.tokenizer import Tokenizer
 from tahr.text.tool_calls.call_formats import call_format_named
+
+if TYPE_CHECKING:
+    from tahr.executor.ranks.executor import GroupExecutor
 
 MAX_TEMPLATE_BYTES = 1 << 20
 LORA_ROWS = 128  # kept where adapters are loaded at start: eight of rank 16
@@ -109,19 +114,18 @@ def build_engine(
     n_row_tokens: int | None = None,
     draft: Draft | None = None,
     row_inputs: RowInputs | None = None,
+    ranks: RankProcessesOf | None = None,
 ) -> tuple[Engine, str]:
     """An engine around a decoder, and a note on its memory. Tokens from `n_vocab` on are padding, never sampled.
 
     With `whole_texts` every layer keeps all of a text, whatever its window, so that sequences can go back; there is
     memory for so many full texts. `n_row_tokens` is how many tokens of a step may have rows, see `SchedulerLimits`.
-    With `row_inputs` prompts may have rows in place of embeddings.
+    With `row_inputs` prompts may have rows in place of embeddings. With `ranks` other processes run the decoder.
     """
     row_inputs = row_inputs or inputs_of(decoder, config)
     rows = make_row_store(backend, decoder, row_inputs) if row_inputs else None
     planned = plan_memory(backend, decoder, config, draft, whole_texts)
     config = planned.config
-    memory = planned.shapes
-    dtype = planned.dtype
     groups = planned.groups
     capacity = planned.capacity
     n_decode_tokens = planned.n_decode_tokens
@@ -138,24 +142,25 @@ def build_engine(
     )
     limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, n_pages_per_seq, n_groups=len(groups))
     limits = replace(limits, extras=extras_of(decoder)) if rows else limits
-    layers_of_groups = tuple(group.layers for group in groups)
-    kv = backend.kv_store(
-        MemoryLayout(memory, capacity.n_pages, config.page_size, dtype, layers_of_groups, capacity.n_slots)
-    )
-    stored = stored_layers(backend, draft.drafter, limits, n_decode_tokens) if draft and draft.drafter else None
-    executor = LocalExecutor(backend, decoder, kv, limits, n_vocab, n_decode_tokens, rows=rows, stored=stored)
-    if row_inputs:
-        add_tower(executor, row_inputs)
+    executor: LocalExecutor | GroupExecutor
+    if ranks:
+        executor = ranks.executor(backend, decoder, planned.layout, limits, n_vocab, n_decode_tokens)
+    else:
+        stored = stored_layers(backend, draft.drafter, limits, n_decode_tokens) if draft and draft.drafter else None
+        kv = backend.kv_store(planned.layout)
+        executor = LocalExecutor(backend, decoder, kv, limits, n_vocab, n_decode_tokens, rows=rows, stored=stored)
+        if row_inputs:
+            add_tower(executor, row_inputs)
     slots = slots_for(rows, groups, capacity.n_inputs, config.page_size) if row_inputs else None
     scheduler = make_scheduler(config, capacity, groups, sizes, planned.n_in_flight, slots)
     n_pages = " + ".join(map(str, capacity.n_pages))
-    note = f"KV: {n_pages} pages of {config.page_size} tokens in {dtype}, {capacity.kv_bytes / 1e6:.0f} MB at most"
+    note = (
+        f"KV: {n_pages} pages of {config.page_size} tokens in {planned.dtype}, {capacity.kv_bytes / 1e6:.0f} MB at most"
+    )
     speculator = make_speculator(config, draft, executor, scheduler)
     engine = Engine(scheduler, executor, capacity.context_size, eos_ids, resolve, speculator)
-    if any(
-        shape.spare_rows for shape in decoder.linears.values()
-    ):  # adapters are to come: they must find their kernels
-        while engine.adapters.warm_next():
+    if any(shape.spare_rows for shape in decoder.linears.values()):
+        while engine.adapters.warm_next():  # adapters are to come: they must find their kernels
             pass
     return engine, "; ".join(filter(None, [note, capacity.note]))
 
@@ -253,14 +258,21 @@ def load_engine(
     lora_rows = kept_lora_rows(config, backend)
     planned = plan_of(source, backend, config, lora_rows, draft_source, whole_texts)
     backend.hold_arenas(planned.arenas)
-    loaded = load(
-        source,
-        backend,
-        quantize=config.quantize,
-        lora_rows=lora_rows,
-        homes=planned.elsewhere,
-        n_ranks=config.virtual_ranks,
-    )
+    ranks = None
+    if config.tensor_parallel > 1:
+        if whole_texts:
+            raise ConfigError(NO_SESSIONS)
+        loaded = size_up(source, SizingBackend(backend), n_ranks=config.n_ranks)
+        ranks = RankProcessesOf(source, config, loaded.n_weight_bytes)
+    else:
+        loaded = load(
+            source,
+            backend,
+            quantize=config.quantize,
+            lora_rows=lora_rows,
+            homes=planned.elsewhere,
+            n_ranks=config.virtual_ranks,
+        )
     check_vocabulary(tokenizer, loaded.config, source.name)
     draft = load_draft(draft_source, backend, tokenizer, loaded.decoder) if draft_source else None
     engine, note = build_engine(
@@ -272,17 +284,14 @@ def load_engine(
         tokenizer.n_vocab,
         whole_texts,
         draft=draft,
+        ranks=ranks,
     )
+    loading = [summary(planned), speed_note(planned, backend), *loaded.log, *(ranks.log if ranks else [])]
     return LoadedEngine(
         engine=engine,
         model_config=loaded.config,
-        log=list(
-            filter(
-                None,
-                [summary(planned), speed_note(planned, backend), *loaded.log, note, note_on_context(loaded.config)],
-            )
-        ),
-        backend_summary=backend.summary,
+        log=list(filter(None, [*loading, note, note_on_context(loaded.config)])),
+        backend_summary=f"{backend.summary}, {config.tensor_parallel} ranks" if ranks else backend.summary,
         n_weight_bytes=loaded.n_weight_bytes + (draft.n_weight_bytes if draft else 0),
         n_host_weight_bytes=planned.host_bytes,
     )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from tahr.backends.api import Backend, LayerShape
+from tahr.backends.api import Backend, LayerShape, MemoryLayout
 from tahr.config import EngineConfig
 from tahr.engine.scheduling.work import MAX_CHUNK
 from tahr.errors import ConfigError
@@ -24,6 +24,13 @@ class MemoryPlan:
     capacity: Capacity
     n_decode_tokens: int
     n_in_flight: int  # tokens of a sequence that may be computed and not yet accepted
+
+    @property
+    def layout(self) -> MemoryLayout:
+        """The memory as a backend makes it."""
+        capacity = self.capacity
+        groups = tuple(group.layers for group in self.groups)
+        return MemoryLayout(self.shapes, capacity.n_pages, self.config.page_size, self.dtype, groups, capacity.n_slots)
 
 
 def plan_memory(

@@ -24,9 +24,9 @@ from tahr.loading.budgets import (
 from tahr.loading.capacity import KVGroup, kv_groups, state_bytes
 from tahr.loading.memory_plan import MemoryPlan, check_kv_dtype, plan_memory
 from tahr.loading.placement import DeviceFacts, Placement, Pool, place, refuse_too_large
+from tahr.loading.ranks import refuse_beside_ranks, refuse_drafter_beside_ranks
 from tahr.loading.row_inputs import ROW_NUMBER_BYTES, inputs_of, n_row_slots, row_bytes
 from tahr.loading.speculation import Draft, drafter_pool
-from tahr.loading.virtual_ranks import refuse_beside_ranks, refuse_drafter_beside_ranks
 from tahr.models.decoder import Decoder
 from tahr.models.loader.drafters import LoadedDrafter, is_drafter, load_drafter
 from tahr.models.loader.load import Loaded, OpenedModel, load
@@ -144,7 +144,7 @@ def plan_of(
     refuse_budgets(config, backend)
     refuse_beside_ranks(config, backend)
     sizing = SizingBackend(backend)
-    loaded = size_up(source, sizing, config.quantize, lora_rows, config.virtual_ranks)
+    loaded = size_up(source, sizing, config.quantize, lora_rows, config.n_ranks)
     homes = experts_on_host(config, backend, loaded)
     if homes:
         sizing = SizingBackend(backend)

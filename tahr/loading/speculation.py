@@ -14,6 +14,7 @@ from tahr.engine.step.steps import Steps
 from tahr.errors import ConfigError
 from tahr.executor.local import LocalExecutor
 from tahr.executor.plans import StoredLayers
+from tahr.executor.protocol import Executor
 from tahr.loading.capacity import Capacity, step_sizes
 from tahr.loading.placement import Pool
 from tahr.models.decoder import Decoder
@@ -88,7 +89,7 @@ def check_same_vocabulary(name: str, draft: Tokenizer, target: Tokenizer) -> Non
 
 
 def make_speculator(
-    config: EngineConfig, draft: Draft | None, executor: LocalExecutor, scheduler: Scheduler
+    config: EngineConfig, draft: Draft | None, executor: Executor, scheduler: Scheduler
 ) -> Speculator | None:
     """Make the source of guesses for an engine; None without speculation."""
     n_most = n_draft_tokens(config, draft)
@@ -96,6 +97,7 @@ def make_speculator(
         return None
     if draft is None:
         return Speculator(NgramProposer(), n_most)
+    assert isinstance(executor, LocalExecutor), "draft models run where their model does"
     if isinstance(draft.decoder, Drafter):
         return trained_speculator(draft, draft.decoder, executor, scheduler, n_most)
     return Speculator(draft_proposer(draft.decoder, executor, scheduler), n_most)

@@ -319,8 +319,7 @@ def test_names_from_other_servers(flags: list[str], path: str, value: Any, capsy
         ("--kv-max-blocks", "--ctx and --gpu-budget"),
         ("--kv-capacity", "--ctx and --gpu-budget"),
         ("--num-gpu-blocks-override", "--ctx and --gpu-budget"),
-        ("--tensor-parallel-size", "--backend, for each model one device"),
-        ("--pipeline-parallel-size", "--backend, for each model one device"),
+        ("--pipeline-parallel-size", "--tensor-parallel, for several processes"),
     ],
 )
 def test_options_of_other_servers_that_mean_nothing_here(

@@ -20,7 +20,7 @@ from tahr.library.inference.config import InferenceConfig
 from tahr.library.inference.session import Session
 from tahr.library.inference.snapshot import put_back, take, unpack
 from tahr.loading.builder import build_engine, load_engine
-from tahr.loading.virtual_ranks import refuse_beside_ranks
+from tahr.loading.ranks import refuse_beside_ranks
 from tahr.models.loader.load import load, open_model
 from tahr.text.tokens.tokenizer import Tokenizer
 

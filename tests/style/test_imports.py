@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "offload": {"errors", "weights", "regular_file"},
     "backends": {"errors", "regular_file", "weights", "offload", "_native", "_vulkan", "collector"},
     "models": {"errors", "regular_file", "config", "weights", "offload", "backends.api"},
-    "executor": {"errors", "regular_file", "weights", "offload", "backends", "models", "kv"},
+    "executor": {"errors", "regular_file", "weights", "offload", "backends", "models", "kv", "_native"},
     "engine": {*ENGINE, "executor"},
     "generation": {"errors", "config", "grammar", "text", "engine"},
     "loading": {*CORE, "hub", "engine", "executor", "collector", "images", "speech"},

@@ -95,6 +95,12 @@ ENGINE = (
     ),
     Option(("--gpu-memory-utilization",), "gpu_memory_utilization", float, "share of a GPU's memory (default 0.9)"),
     Option(("--gpu-budget",), "gpu_budget", str, "a GPU's memory for weights, KV and steps: 8g, 512m or 50%%"),
+    Option(
+        ("-tp", "--tensor-parallel", "--tensor-parallel-size"),
+        "tensor_parallel",
+        whole_number,
+        "processes that share the model, each with a part of every large matrix (CPU only; default 1)",
+    ),
     Option(("--ram-budget",), "ram_budget", str, "the host's memory for weights and KV: 8g, 512m or 50%%"),
     Option(
         ("-ncmoe", "--cpu-experts", "--n-cpu-moe"),

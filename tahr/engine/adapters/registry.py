@@ -51,7 +51,11 @@ class Adapters:
         if old:
             self.remove(name)
         slot = self._free.pop()
-        self._port.put(slot, prepared)
+        try:
+            self._port.put(slot, prepared)
+        except BaseException:
+            self._free.append(slot)
+            raise
         loaded = LoadedAdapter(
             name, prepared.path, prepared.digest, slot, scale, prepared.rank, prepared.n_bytes, prepared.base
         )

@@ -414,6 +414,19 @@ class SequenceMemory:
             seq.queueing.swapped_out = True
         return seq is not None
 
+    def drop_all(self) -> None:
+        """All pages have lost their content: sequences give theirs back, and none is found any more."""
+        while self._swap_one_out():
+            pass
+        for seq in reversed(self.running[:]):
+            self._preempt(seq)
+        for pool in self.pools:
+            pool.drop_hashes()
+
+    def queued(self) -> list[Sequence]:
+        """The sequences that wait for a place."""
+        return [seq for queue in self.queues.values() for seq in queue.all()]
+
     def _preempt(self, seq: Sequence) -> None:
         self._drop(seq)
         self._enqueue(seq)

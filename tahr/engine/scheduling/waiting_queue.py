@@ -36,6 +36,10 @@ class WaitingQueue:
         self._by_share: list[tuple[Rank, str]] = []
         self._places: dict[str, Rank] = {}  # the entry of each owner that counts
 
+    def all(self) -> list[Sequence]:
+        """All that wait here, in no order."""
+        return list(self._members.values())
+
     def __len__(self) -> int:
         return len(self._members)
 

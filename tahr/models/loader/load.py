@@ -60,6 +60,8 @@ class OpenedModel:
     generation: Mapping[str, Any]
     sentence: SentenceFiles | None = None  # settings that sentence-transformers saved beside a checkpoint
     n_context: int = 0  # tokens of the longest text that was asked for; 0: any number will do
+    files: tuple[Path, ...] = ()  # paths it was opened from, and the directory; none of a model in memory
+    directory: Path | None = None
 
     def model_config(self) -> ModelConfig:
         """The model in numbers."""
@@ -101,8 +103,10 @@ def open_model(weights: Sequence[Path] | bytes, directory: Path | None = None) -
     if is_gguf(weights[0]):
         # A lone GGUF may lie in a folder of downloads, beside files of other models.
         generation = read_object(directory / "generation_config.json", needed=False) if directory else {}
-        return open_gguf_source(weights[0], weights[0].stem, generation)
-    return open_safetensors_source(weights, directory or weights[0].parent)
+        source = open_gguf_source(weights[0], weights[0].stem, generation)
+    else:
+        source = open_safetensors_source(weights, directory or weights[0].parent)
+    return replace(source, files=tuple(weights), directory=directory)
 
 
 def open_gguf_source(file: Path | bytes, name: str, generation: Mapping[str, Any]) -> OpenedModel:
@@ -155,19 +159,20 @@ def load(
     lora_rows: int = 0,
     homes: Homes = NO_HOMES,
     n_ranks: int = 1,
+    rank: int | None = None,
 ) -> Loaded:
     """Build the model on `backend`, quantising a float checkpoint if asked to; `progress` is called per tensor.
 
     The backend keeps `lora_rows` for adapters behind the matrix of each linear, see `Backend.join`. Tensors with one of
     `homes` go there instead of the backend's usual place. With several ranks the decoder is one for each, see
-    `VirtualRanks`.
+    `VirtualRanks`, or that of one `rank` alone.
     """
     refuse_homes(homes, backend.homes, backend.name, backend.has_own_memory)
     config, tensors, encoding = settled(source)
     change = changing(config, quantize, backend)
     weights = Weights(config, tensors, backend, progress, change=change, lora_rows=lora_rows, homes=homes)
     try:
-        decoder = built(source, weights, n_ranks)
+        decoder = built(source, weights, n_ranks, rank)
         if encoding:
             decoder.encoding = encoding
             decoder.text_head = text_head(config, encoding, weights)
@@ -202,14 +207,15 @@ def settled(source: OpenedModel) -> tuple[ModelConfig, Tensors, Encoding | None]
     return replace(config, tied=config.tied or tied_outside(source, tensors)), tensors, encoding
 
 
-def built(source: OpenedModel, weights: Weights, n_ranks: int) -> Decoder:
-    """The decoder of a family, on one rank or on several."""
+def built(source: OpenedModel, weights: Weights, n_ranks: int, rank: int | None = None) -> Decoder:
+    """The decoder of a family, on one rank, on several, or of one of these."""
     build = family_of(weights.config).build
     if n_ranks == 1:
         return build(weights.config, weights)
-    from tahr.models.sharding.building import build_ranks  # rarely needed, so not imported at start-up
+    from tahr.models.sharding.building import build_rank, build_ranks  # rarely needed, so not imported at start-up
 
-    return build_ranks(build, weights, sharding_of(source, n_ranks))
+    plan = sharding_of(source, n_ranks)
+    return build_ranks(build, weights, plan) if rank is None else build_rank(build, weights, plan, rank)
 
 
 def sharding_of(source: OpenedModel, n_ranks: int) -> "ShardingPlan":

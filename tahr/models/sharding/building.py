@@ -14,23 +14,26 @@ Build = Callable[[ModelConfig, Weights], Decoder]
 
 
 def build_ranks(build: Build, whole: Weights, plan: ShardingPlan) -> VirtualRanks:
-    """All ranks of a model on one backend; what they take is counted where `whole` counts."""
+    """All ranks of a model on one backend."""
+    return VirtualRanks(plan, [build_rank(build, whole, plan, rank) for rank in range(plan.n_ranks)])
+
+
+def build_rank(build: Build, whole: Weights, plan: ShardingPlan, rank: int) -> Decoder:
+    """One rank of a model; what it takes is counted where `whole` counts."""
     assert whole.change is None and not whole.lora_rows and not whole.homes, "nothing of the kind is cut"
-    ranks = []
-    for rank in range(plan.n_ranks):
-        counts = LoadCounts()
-        weights = Weights(
-            plan.rank_config(rank),
-            RankTensors(whole.tensors, plan, rank),
-            whole.backend,
-            counts=counts,
-            named=partial(named_on, plan, rank),
-        )
-        ranks.append(build(weights.config, weights))
-        add_counts(whole.counts, counts, rank)
-        if whole.progress:
-            whole.progress(rank + 1, plan.n_ranks)
-    return VirtualRanks(plan, ranks)
+    counts = LoadCounts()
+    weights = Weights(
+        plan.rank_config(rank),
+        RankTensors(whole.tensors, plan, rank),
+        whole.backend,
+        counts=counts,
+        named=partial(named_on, plan, rank),
+    )
+    decoder = build(weights.config, weights)
+    add_counts(whole.counts, counts, rank)
+    if whole.progress:
+        whole.progress(rank + 1, plan.n_ranks)
+    return decoder
 
 
 def add_counts(total: LoadCounts, counts: LoadCounts, rank: int) -> None:

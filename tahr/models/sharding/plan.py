@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from tahr.errors import ConfigError, CorruptFile, UnsupportedModel
 from tahr.models.config.record import ModelConfig
@@ -52,6 +53,14 @@ class ShardingPlan:
     def rank_config(self, rank: int) -> ModelConfig:
         """The model in the numbers of one rank."""
         return rank_config(self.config, self.shares, rank)
+
+    @property
+    def digest(self) -> str:
+        """A digest that is the same wherever the same parts of the same tensors go to the same ranks."""
+        parts = [
+            (name, each.how, each.format, each.shape, each.axis, each.parts) for name, each in self.tensors.items()
+        ]
+        return blake2b(repr((self.n_ranks, sorted(parts))).encode(), digest_size=16).hexdigest()
 
     def rank_bytes(self, rank: int) -> int:
         """Bytes of weights that a rank reads."""

@@ -39,6 +39,21 @@ def named_on(plan: ShardingPlan, rank: int, linear: Linear) -> Linear:
     return replace(linear, name=rank_name(rank, linear.name), reduce=reduces)
 
 
+def whole_linears(plan: ShardingPlan, rank: int, linears: Mapping[str, LinearShape]) -> Mapping[str, LinearShape]:
+    """The linears of a rank as adapters know them: whole, and under the model's names."""
+    prefix = rank_name(rank, "")
+    found = {name.removeprefix(prefix): shape for name, shape in linears.items()}
+    sizes = {name: plan.tensors[f"{name}.weight"].shape[-2:] for name in found}
+    return {name: replace(shape, n_rows=sizes[name][0], n_cols=sizes[name][1]) for name, shape in found.items()}
+
+
+def factors_on(plan: ShardingPlan, rank: int, factors: Mapping[str, LoraFactors]) -> Mapping[str, LoraFactors]:
+    """The part of an adapter's factors that a rank has."""
+    return {
+        rank_name(rank, name): cut_factors(each, plan.tensors[f"{name}.weight"], rank) for name, each in factors.items()
+    }
+
+
 class RankBackend:
     """A rank's view of a backend: products of shared matrices are summed over ranks, or put side by side."""
 
@@ -93,21 +108,11 @@ class VirtualRanks(Decoder):
 
     @property
     def targets(self) -> Mapping[str, LinearShape]:
-        """Whole linears, as adapters know them."""
-        prefix = rank_name(0, "")
-        found = {name.removeprefix(prefix): shape for name, shape in self.ranks[0].linears.items()}
-        return {name: self._whole(name, shape) for name, shape in found.items()}
-
-    def _whole(self, name: str, shape: LinearShape) -> LinearShape:
-        (n_rows, n_cols) = self.plan.tensors[f"{name}.weight"].shape[-2:]
-        return replace(shape, n_rows=n_rows, n_cols=n_cols)
+        return whole_linears(self.plan, 0, self.ranks[0].linears)
 
     def factors_of(self, factors: Mapping[str, LoraFactors]) -> Mapping[str, LoraFactors]:
-        return {
-            rank_name(rank, name): cut_factors(each, self.plan.tensors[f"{name}.weight"], rank)
-            for name, each in factors.items()
-            for rank in range(self.plan.n_ranks)
-        }
+        of_ranks = [factors_on(self.plan, rank, factors) for rank in range(self.plan.n_ranks)]
+        return {name: each for found in of_ranks for name, each in found.items()}
 
     def forward(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         """The logits, which all ranks have; those of the first one."""

@@ -200,6 +200,7 @@ NB_MODULE(_native, m) {
   bind_grammar(m);
   bind_pager(m, tape);
   bind_experts(m);
+  bind_ranks(m, tape);
 }
 
 }  // namespace tahr

@@ -39,6 +39,7 @@ Matrix shape_matrix(const std::string& format, const std::string& isa, int64_t n
 
 void bind_experts(nanobind::module_& module);
 void bind_pager(nanobind::module_& module, nanobind::class_<Recorder>& tape);
+void bind_ranks(nanobind::module_& module, nanobind::class_<Recorder>& tape);
 void bind_row_ops(nanobind::module_& module, nanobind::class_<Recorder>& tape);
 void bind_recurrence(nanobind::module_& module, nanobind::class_<Recorder>& tape);
 void bind_sampling(nanobind::module_& module);

@@ -152,6 +152,10 @@ class ServedEngine(Protocol):
         """Whether a file that it still reads is no longer what was loaded, so that requests fail."""
 
     @property
+    def fault(self) -> str:
+        """Why no step can be computed any more, in a sentence without paths; empty if they can."""
+
+    @property
     def cpu_s(self) -> float:
         """CPU time of the engine's thread so far."""
 

@@ -139,6 +139,10 @@ class LlmEngine:
         return self._llm.llm.engine.executor.weights_changed()
 
     @property
+    def fault(self) -> str:
+        return self._llm.llm.engine.executor.fault
+
+    @property
     def cpu_s(self) -> float:
         return self._llm.cpu_s
 

@@ -131,6 +131,7 @@ class ServedModel:
         if self.loaded_engine is None:
             return ""
         faults = {
+            self.engine.fault: bool(self.engine.fault),
             "Its engine has ended: start the server again.": not self.engine.alive,
             "A file of its weights was changed or cut short while in use: load it again.": self.engine.weights_changed,
         }
