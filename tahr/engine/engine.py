@@ -313,7 +313,7 @@ class Engine(Submission):
         self.scheduler.drop_all()
         self.executor.restart(str(error))
         fault = self.executor.fault
-        return [self._fail(seq, GenerateError(fault)) for seq in self.scheduler.queued()] if fault else []
+        return [self._fail(seq, ExecutorLost(fault)) for seq in self.scheduler.queued()] if fault else []
 
     def _fork(self, parent: Sequence) -> None:
         """Let the choices of a request continue each on its own, now that their prompt is computed."""

@@ -286,7 +286,7 @@ def load_engine(
         draft=draft,
         ranks=ranks,
     )
-    loading = [summary(planned), speed_note(planned, backend), *loaded.log, *(ranks.log if ranks else [])]
+    loading = [summary(planned), speed_note(planned, backend), *(ranks.log if ranks else loaded.log)]
     return LoadedEngine(
         engine=engine,
         model_config=loaded.config,

@@ -177,7 +177,7 @@ def test_a_rank_that_never_comes_is_named(stories: Path, monkeypatch: pytest.Mon
 
 def test_ranks_that_are_not_alike_are_refused(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = handshake.hello_of
-    monkeypatch.setattr(handshake, "hello_of", lambda *of: {**real(*of), "files": []})
+    monkeypatch.setattr(handshake, "hello_of", lambda *of: {**real(*of), "files": "others"})
     with pytest.raises(LoadError, match=r"Rank 0 reads other files: they were changed while the model was loaded"):
         opened(stories, tensor_parallel=2)
     wanted = dict.fromkeys(handshake.ALIKE, "one")

@@ -12,7 +12,7 @@ from tahr.backends.api import KVShape, LoraRows, MemoryLayout, StepInputs, StepL
 from tahr.errors import AdapterError, ConfigError, ContextExceeded, GenerateError, WeightsChanged
 from tahr.executor.protocol import StepRequest
 from tahr.executor.ranks.messages import HEAD, BadMessage, RankMessage, read_message, text_message, write_message
-from tahr.executor.ranks.replies import Reply, error_message, read_reply, reply_message
+from tahr.executor.ranks.replies import RankReply, error_message, read_reply, reply_message
 from tahr.executor.ranks.step_checks import StepFacts
 from tahr.executor.ranks.steps import read_step, step_message
 from tahr.kv.tables import PageCopy
@@ -179,5 +179,5 @@ def test_other_errors_become_one_of_ours() -> None:
 
 
 def test_answers() -> None:
-    reply = Reply("loaded", 3, 40)
+    reply = RankReply("loaded", 3, 40)
     assert read_reply(reply_message(reply)) == reply

@@ -14,7 +14,7 @@ from tahr.executor.ranks.messages import BadMessage, RankMessage, read_message, 
 from tahr.executor.ranks.processes import RankProcesses
 from tahr.executor.ranks.program import HELLO, LOAD
 from tahr.executor.ranks.region import SENT, Region, RegionSizes, new_region
-from tahr.executor.ranks.replies import Reply, read_reply
+from tahr.executor.ranks.replies import RankReply, read_reply
 
 HELLO_S = 60.0  # limit on the time until a process is there and has opened the files
 LOAD_S = 60.0  # limit on loading, and more by what is read:
@@ -42,7 +42,7 @@ class RankGroup:
         self._region: Region
         self._processes: RankProcesses
         self._end: finalize[Any, Any] | None = None
-        self.log: list[str] = []  # a line of every rank
+        self.log: list[str] = []  # lines of the first rank, and one of each
 
     @property
     def n_ranks(self) -> int:
@@ -83,9 +83,9 @@ class RankGroup:
         for rank, reply in enumerate(hellos):
             check_hello(rank, json.loads(reply.text), start.hello)
         limit_s = LOAD_S + start.n_weight_bytes / LOAD_BYTES_A_SECOND
-        self.log = []
-        for rank, reply in enumerate(self.call(RankMessage(LOAD, ()), limit_s, "load")):
-            found = json.loads(reply.text)
+        all_found = [json.loads(reply.text) for reply in self.call(RankMessage(LOAD, ()), limit_s, "load")]
+        self.log = [f"On rank 0: {line}" for line in all_found[0]["log"]]
+        for rank, found in enumerate(all_found):
             self.log.append(
                 f"Rank {rank}: process {self.pids[rank]}, {start.given['n_threads'][rank]} threads, "
                 f"{found['n_weight_bytes'] / 1e6:.1f} MB of weights, {found['n_kv_bytes'] / 1e6:.1f} MB for keys and "
@@ -110,7 +110,7 @@ class RankGroup:
         self._is_answered = False
         self._region.words.set(SENT, self._number)
 
-    def wait(self, limit_s: float, what: str = "step") -> list[Reply]:
+    def wait(self, limit_s: float, what: str = "step") -> list[RankReply]:
         """The answers to the last message; an error that a rank answers is raised when all have answered."""
         until = time.monotonic() + limit_s
         replies = []
@@ -120,7 +120,7 @@ class RankGroup:
                 reply = self._reply(rank, until, what)
             except ExecutorLost as error:
                 raise ExecutorLost(f"{error} Before that, a rank failed: {failed}") if failed else error from failed
-            if isinstance(reply, Reply):
+            if isinstance(reply, RankReply):
                 replies.append(reply)
                 continue
             failed = failed or reply
@@ -130,12 +130,12 @@ class RankGroup:
             raise failed
         return replies
 
-    def call(self, message: RankMessage, limit_s: float, what: str) -> list[Reply]:
+    def call(self, message: RankMessage, limit_s: float, what: str) -> list[RankReply]:
         """Send a message and wait for the answers."""
         self.send(message)
         return self.wait(limit_s, what)
 
-    def _reply(self, rank: int, until: float, what: str) -> Reply | TahrError:
+    def _reply(self, rank: int, until: float, what: str) -> RankReply | TahrError:
         region = self._region
         while why := region.words.wait(region.answered(rank), self._number, min(LOOK_S, left(until))):
             if why == native.WAITED_ABANDONED:

@@ -20,7 +20,7 @@ from tahr.executor.local import LocalExecutor
 from tahr.executor.ranks.handshake import hello_of, reopened
 from tahr.executor.ranks.messages import BadMessage, RankMessage, read_message, write_message
 from tahr.executor.ranks.region import SENT, Region, RegionSizes
-from tahr.executor.ranks.replies import Reply, error_message, reply_message
+from tahr.executor.ranks.replies import RankReply, error_message, reply_message
 from tahr.executor.ranks.step_checks import StepFacts
 from tahr.executor.ranks.steps import STEP, read_step
 from tahr.models.loader.load import OpenedModel, load, sharding_of
@@ -32,6 +32,9 @@ HELLO = 0
 LOAD = 1
 PUT_ADAPTER = 3
 CLEAR_ADAPTER = 4
+# limits on the lines of the load log that a rank answers with
+MOST_LINES = 20
+MOST_CHARS = 200
 FOREVER_S = 1e9  # the driver knows better when a wait is too long, and ends this process then
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the driver's business: it drains, and ends this process
 
@@ -42,7 +45,7 @@ class Rank:
     def __init__(self, region: Region, rank: int):
         self._region = region
         self._rank = rank
-        self._kinds: Mapping[int, Callable[[RankMessage], Reply]] = {
+        self._kinds: Mapping[int, Callable[[RankMessage], RankReply]] = {
             HELLO: self._open,
             LOAD: self._load,
             STEP: self._step,
@@ -71,7 +74,7 @@ class Rank:
             write_message(place, number, reply)
             words.set(self._region.answered(self._rank), number)
 
-    def _answer(self, number: int) -> Reply:
+    def _answer(self, number: int) -> RankReply:
         message = read_message(self._region.message, number)
         if message.kind not in self._kinds or (message.kind > LOAD and not hasattr(self, "_executor")):
             raise BadMessage(f"A message of kind {message.kind} means nothing to a rank now.")
@@ -79,14 +82,14 @@ class Rank:
 
     # ---- start ------------------------------------------------------------------------------------------------
 
-    def _open(self, message: RankMessage) -> Reply:
+    def _open(self, message: RankMessage) -> RankReply:
         """Open the model's files, and say what is here."""
         self._started = json.loads(message.text)
         self._source = reopened(self._started)
         plan = sharding_of(self._source, self._started["n_ranks"])
-        return Reply(json.dumps(hello_of(self._source, plan)))
+        return RankReply(json.dumps(hello_of(self._source, plan)))
 
-    def _load(self, message: RankMessage) -> Reply:
+    def _load(self, message: RankMessage) -> RankReply:
         """Load this rank's part of the weights, and make its part of the memory."""
         given = self._started
         n_ranks = given["n_ranks"]
@@ -107,11 +110,13 @@ class Rank:
         whole = whole_linears(plan, self._rank, decoder.linears)
         self._target = AdapterTarget(given["name"], plan.config, whole)
         self._plan = plan
-        return Reply(json.dumps({"n_weight_bytes": loaded.n_weight_bytes, "n_kv_bytes": kv.n_bytes}))
+        log = [line[:MOST_CHARS] for line in loaded.log[:MOST_LINES]]
+        found = {"n_weight_bytes": loaded.n_weight_bytes, "n_kv_bytes": kv.n_bytes, "log": log}
+        return RankReply(json.dumps(found, ensure_ascii=False))
 
     # ---- steps ------------------------------------------------------------------------------------------------
 
-    def _step(self, message: RankMessage) -> Reply:
+    def _step(self, message: RankMessage) -> RankReply:
         executor = self._executor
         sends = bool(message.numbers[4:5] == (1,))
         adapter_rows = [executor.adapters.rows(kind) for kind in (Rows.TOKENS, Rows.LOGITS)] if sends else []
@@ -121,12 +126,12 @@ class Rank:
         if self._meeting.how:
             raise GenerateError("A rank did not come to a meeting.")
         if result.rows is None:
-            return Reply()
+            return RankReply()
         rows = result.rows
         self._region.rows[: rows.size] = rows.reshape(-1)
-        return Reply("", *rows.shape)
+        return RankReply("", *rows.shape)
 
-    def _put_adapter(self, message: RankMessage) -> Reply:
+    def _put_adapter(self, message: RankMessage) -> RankReply:
         """Read an adapter and put this rank's part of it into a slot."""
         (slot,) = message.numbers
         given = json.loads(message.text)
@@ -135,12 +140,12 @@ class Rank:
             raise AdapterError(f"The adapter at {given['path']!r} was changed while it was loaded: load it again.")
         bank = self._executor.adapters.bank
         bank.put(slot, bank.prepare(factors_on(self._plan, self._rank, adapter.factors)))
-        return Reply()
+        return RankReply()
 
-    def _clear_adapter(self, message: RankMessage) -> Reply:
+    def _clear_adapter(self, message: RankMessage) -> RankReply:
         (slot,) = message.numbers
         self._executor.adapters.clear(slot)
-        return Reply()
+        return RankReply()
 
 
 def main(arguments: list[str]) -> int:

@@ -9,10 +9,10 @@ from tahr.executor.ranks.region import REPLY_BYTES
 
 DONE = 0
 FAILED = 1
-MOST_TEXT = REPLY_BYTES // 8  # characters of an answer
+MOST_TEXT = REPLY_BYTES // 4 - 64  # characters of an answer, of four bytes at most
 
 
-class Reply(NamedTuple):
+class RankReply(NamedTuple):
     """An answer of a rank: a text, and the shape of rows that lie in their place."""
 
     text: str = ""
@@ -20,7 +20,7 @@ class Reply(NamedTuple):
     width: int = 0
 
 
-def reply_message(reply: Reply) -> RankMessage:
+def reply_message(reply: RankReply) -> RankMessage:
     return text_message(DONE, reply.text[:MOST_TEXT], reply.n_rows, reply.width)
 
 
@@ -31,11 +31,11 @@ def error_message(error: BaseException) -> RankMessage:
     return text_message(FAILED, f"{name}\n{text}"[:MOST_TEXT])
 
 
-def read_reply(message: RankMessage) -> Reply | TahrError:
+def read_reply(message: RankMessage) -> RankReply | TahrError:
     """The answer in a message, or the error."""
     if message.kind == DONE:
         n_rows, width = message.numbers
-        return Reply(message.text, n_rows, width)
+        return RankReply(message.text, n_rows, width)
     name, _, text = message.text.partition("\n")
     kind = getattr(errors, name, GenerateError) if name else GenerateError
     is_ours = isinstance(kind, type) and issubclass(kind, TahrError) and kind.__init__ is TahrError.__init__

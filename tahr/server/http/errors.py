@@ -10,7 +10,16 @@ from typing import Protocol
 import msgspec
 
 from tahr.config import sampling_names
-from tahr.errors import ConfigError, GrammarBusy, ImagesBusy, KvCacheFull, TahrError, TemplateError, TokenizerError
+from tahr.errors import (
+    ConfigError,
+    ExecutorLost,
+    GrammarBusy,
+    ImagesBusy,
+    KvCacheFull,
+    TahrError,
+    TemplateError,
+    TokenizerError,
+)
 
 log = logging.getLogger("tahr.server")
 
@@ -118,6 +127,8 @@ def http_error(error: BaseException, sent_names: Mapping[str, str] | None = None
         return sampling_error(str(error), sent_names or {})
     if isinstance(error, GrammarBusy | ImagesBusy):
         return HttpError(503, str(error), headers={"retry-after": "1"})
+    if isinstance(error, ExecutorLost):
+        return HttpError(503, str(error), code="model_lost")
     cause = error.__cause__ or error
     if isinstance(error, TahrError) and isinstance(cause, TahrError):
         return HttpError(500, str(error))
