@@ -186,11 +186,6 @@ class PagePool:
             del self._cached[page]
             self._free.append(page)
 
-    def drop_hashes(self) -> None:
-        """Let no page be found any more."""
-        for page in list(self._hash_of):
-            self.drop_hash(page)
-
     def evict(self) -> bool:
         """Free the cached page that was released first, if there is one."""
         oldest = next(iter(self._cached), None)

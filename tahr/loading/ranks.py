@@ -102,9 +102,7 @@ class RankProcessesOf:
         sizes = RegionSizes(n_ranks, *self._sizes(decoder, limits))
         given = self._given(decoder, layout, limits, n_vocab, n_decode_tokens)
         group = RankGroup(GroupStart(sizes, given, hello_of(self.source, plan), self.n_weight_bytes // n_ranks))
-        made = GroupExecutor(
-            backend, decoder, layout, limits, n_vocab, n_decode_tokens, group, self.n_weight_bytes // n_ranks
-        )
+        made = GroupExecutor(backend, decoder, layout, limits, n_vocab, n_decode_tokens, group, self.n_weight_bytes)
         group.begin()
         self.log[:] = group.log
         return made

@@ -236,6 +236,7 @@ class ScriptedEngine:
         self.inputs = TextInputs(self.tokenizer, None, context_size, vector_width=4)
         self.alive, self.cpu_s, self.warms = True, 0.0, False
         self.weights_changed = False
+        self.fault = ""
         self.asleep = self.cannot_sleep = self.cannot_wake = False
         self.live: set[int] = set()
         self.scripts: list[str] = []  # what it replies next, where that does not follow from the prompt

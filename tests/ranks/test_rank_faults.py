@@ -16,6 +16,7 @@ import pytest
 from lora_files import peft_tensors, write_peft
 from rank_groups import group_of, is_there, opened
 from tahr import LLM, SamplingParams
+from tahr.engine import sleeping
 from tahr.errors import ExecutorLost, GenerateError, LoadError
 from tahr.executor.ranks import group as group_module
 from tahr.executor.ranks import handshake, watch
@@ -142,6 +143,14 @@ def test_choices_grammars_and_adapters_go_on(
     assert told(shared, params) == texts
     for llm in (wanted, shared):
         llm.remove_lora("mine")
+
+
+def test_ranks_end_when_their_model_sleeps(wanted: LLM, shared: LLM) -> None:
+    pids = group_of(shared).pids
+    assert sleeping.sleep(shared.engine) > 0
+    assert all_gone(list(pids))
+    sleeping.wake(shared.engine)
+    assert told(shared) == told(wanted)
 
 
 def test_vectors_go_on(wanted: LLM, shared: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -420,8 +420,8 @@ class SequenceMemory:
             pass
         for seq in reversed(self.running[:]):
             self._preempt(seq)
-        for pool in self.pools:
-            pool.drop_hashes()
+        if self.prefix:
+            self.prefix.clear()
 
     def queued(self) -> list[Sequence]:
         """The sequences that wait for a place."""

@@ -76,9 +76,10 @@ class GroupExecutor(LocalSampling):
         self.adapters = GroupAdapters(group, decoder, self._model.inputs.limits)
         self.group = group
         self.fault = ""
-        self._watch = StepWatch(n_weight_bytes)
+        self._watch = StepWatch(n_weight_bytes // group.n_ranks)
         self._failures = Failures()
         self._page_size = layout.page_size
+        self._n_bytes = n_bytes + n_weight_bytes
         self._last: GroupStep | None = None
 
     def inputs(self, model: int = 0) -> StepInputs:
@@ -131,6 +132,16 @@ class GroupExecutor(LocalSampling):
 
     def weights_changed(self) -> bool:
         return self._model.files.has_changed
+
+    def sleep(self) -> int:
+        """The processes end: their memory is all there is."""
+        self._last = None
+        self.group.end()
+        return self._n_bytes
+
+    def wake(self) -> None:
+        self.group.begin()
+        self.adapters.restore()
 
     def energy_counter(self) -> EnergyCounter | None:
         return self.backend.energy_counter()
