@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from lora_files import peft_tensors, write_peft
 from rank_groups import group_of, is_there, opened
 from tahr import LLM, SamplingParams
 from tahr.engine import sleeping
-from tahr.errors import ExecutorLost, GenerateError, LoadError
+from tahr.errors import ConfigError, ExecutorLost, GenerateError, LoadError
 from tahr.executor.ranks import group as group_module
 from tahr.executor.ranks import handshake, watch
 from tahr.executor.ranks.messages import RankMessage
@@ -100,6 +101,25 @@ def test_texts_go_on_when_a_rank_stood_still(
         assert told(shared) == told(wanted)
     assert "Rank 1 did not come to the end of its step in time." in caplog.text
     assert all_gone(list(before))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("turn", range(20))
+def test_sixteen_texts_go_on_whenever_a_rank_is_killed(
+    turn: int, wanted: LLM, shared: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(turn)
+    texts = [f"Once upon a time there were {i} cats" for i in range(16)]
+    rank, fault = rng.randrange(2), rng.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+    after_steps(shared, rng.randrange(1, 40), monkeypatch, lambda: os.kill(group_of(shared).pids[rank], fault))
+    found = [[reply.text for reply in llm.generate(texts, PARAMS)] for llm in (wanted, shared)]
+    assert found[0] == found[1]
+
+
+def test_systems_without_what_ranks_need_are_refused(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    with pytest.raises(ConfigError, match=r"which Linux has from 5\.3 on"):
+        opened(stories, tensor_parallel=2)
 
 
 def test_a_rank_that_ended_while_nothing_was_to_do(wanted: LLM, shared: LLM) -> None:

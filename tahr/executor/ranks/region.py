@@ -102,8 +102,11 @@ class Region:
 
 def new_region(sizes: RegionSizes) -> Region:
     """Memory for a group; pages of it that nobody writes to cost nothing. The caller closes its descriptor."""
-    if not hasattr(os, "memfd_create"):
-        raise ConfigError("Ranks share memory without a name, which this system does not have: run on one rank.")
+    if not (hasattr(os, "memfd_create") and hasattr(os, "pidfd_open")):
+        raise ConfigError(
+            "tensor_parallel needs memory without a name and descriptors of processes, which Linux has from 5.3 on: "
+            "leave it out."
+        )
     descriptor = os.memfd_create("tahr-ranks")
     *_, end = sizes.begins
     os.truncate(descriptor, end)
