@@ -21,7 +21,7 @@ from gpu_cells import GREEDY, SHAPES, RandomBackend, Shape, make_source, serve
 from gpu_offload import graph_logits, option
 from tahr import _native as native
 from tahr.backends.api import ExpertMLPs, Linear, Routing, Weight
-from tahr.backends.cpu.expert_tapes import ExchangeSizes
+from tahr.backends.cpu.experts.tapes import ExchangeSizes
 from tahr.backends.cuda.backend import CudaBackend
 from tahr.backends.cuda.host_experts import MOST_ROWS, HostExchange, HostExperts
 from tahr.backends.cuda.kernels.meeting import ExpertRequest, receive, send

@@ -36,7 +36,7 @@ from tahr.backends.api import (
     Weight,
     kv_sides,
 )
-from tahr.backends.cpu.expert_ops import StackOps
+from tahr.backends.cpu.experts.ops import StackOps
 from tahr.backends.cpu.info import read_cpu_info
 from tahr.backends.cpu.isa import choose_isa, choose_threads, wants_plain_attention
 from tahr.backends.cpu.kv import KV_TYPES, PagedLayer, check_heads, make_layer, task_heads
