@@ -61,7 +61,8 @@ def check_spans(spans: tuple[RowSpan, ...], n_prompt: int) -> None:
 def check_source(source: RowSource, n_rows: int, width: int, tower: TowerFacts | None) -> None:
     """Refuse what a tower cannot read or, without one, what are no rows of the model."""
     values = source.values
-    if values.dtype != np.float32 or values.ndim != 2 or not np.isfinite(values).all():
+    is_finite = source.is_finite or np.isfinite(values).all()
+    if values.dtype != np.float32 or values.ndim != 2 or not is_finite:
         raise ConfigError("Rows are finite numbers in f32, [n_rows, width].")
     if tower and not source.is_made:
         check_input(source, n_rows, tower)

@@ -28,6 +28,7 @@ Forward = Callable[[Backend, StepInputs, KVStore], Tensor]
 
 TOWER_PAGE = 16  # tokens of a page in the memory of a tower's steps
 MOST_HALVED = 7  # halvings of the largest step, for steps that give hidden rows
+N_PARTS = 16  # sizes of a tower's steps differ by such a part of the larger
 LEAST_HIDDEN = 64  # tokens of the smallest of these
 
 
@@ -35,6 +36,14 @@ def hidden_buckets(most: StepLimits) -> list[StepLimits]:
     """Sizes of plans that give hidden rows, where steps are padded: a short text must not cost a full step."""
     sizes = [most.n_tokens >> halved for halved in reversed(range(MOST_HALVED + 1))]
     return [replace(most, n_tokens=n, n_rows=n) for n in sizes if n >= LEAST_HIDDEN or n == most.n_tokens]
+
+
+def tower_buckets(most: StepLimits) -> list[StepLimits]:
+    """Sizes of a tower's plans. All its tokens take part in large products, so they lie closer together."""
+    sizes = {
+        bucket.n_tokens * part // N_PARTS for bucket in hidden_buckets(most) for part in range(N_PARTS // 2, N_PARTS)
+    }
+    return [replace(most, n_tokens=n, n_rows=n) for n in sorted({*sizes, most.n_tokens})]
 
 
 def adapted(forward: Forward, bank: LoraBank, n_rounds: int) -> Forward:
@@ -165,9 +174,9 @@ def make_tower(
     model reads what it makes, or layers of the model's memory."""
     limits = replace(limits, n_rows=limits.n_tokens, extras=int(Extras.ROWS | Extras.ROPE | Extras.TARGETS))
     n_pages = pages_for(limits.n_tokens, TOWER_PAGE) + limits.n_seqs
-    layout = MemoryLayout((tower.memory,), (n_pages,), TOWER_PAGE, backend.passing_kv_dtype)
+    layout = MemoryLayout((tower.memory,), (n_pages,), TOWER_PAGE, backend.tower_kv_dtype(tower.matrix.weight))
     rows = backend.row_store(limits.n_tokens, max(tower.width_in, tower.width))
-    sizes = hidden_buckets(limits) if len(backend.buckets(limits)) > 1 else [limits]
+    sizes = tower_buckets(limits) if len(backend.buckets(limits)) > 1 else [limits]
     *inner, last = tower.parts
     return ExecutedModel(
         files=tower.files,

@@ -16,6 +16,8 @@ from tahr.models.parts.tower import Tower
 
 ROW_NUMBER_BYTES = 4
 VOICE_ROWS = 64  # vectors of voices, of a model that speaks
+SMALL_IMAGES = 16  # images of one row each that are computed together, or more in larger steps
+TOKENS_OF_INPUT = 64  # tokens of a small input: so many fit the step of a tower
 TOWER_IMAGES = 4  # images of a chat that are computed together
 
 
@@ -25,7 +27,8 @@ class RowInputs:
 
     n_bytes: int | None  # memory of row slots; None: the model reads none, and the host takes what a tower makes
     tower: Tower | None = None  # None: rows come from the host
-    tower_inputs: int = 16  # inputs of a tower's step
+    tower_inputs: int = SMALL_IMAGES  # inputs of a tower's step
+    n_longest: int | None = None  # tokens of the longest input; None: as many as a step has
 
 
 def inputs_of(decoder: Decoder, config: EngineConfig) -> RowInputs | None:
@@ -34,7 +37,10 @@ def inputs_of(decoder: Decoder, config: EngineConfig) -> RowInputs | None:
         return RowInputs(VOICE_ROWS * row_bytes(decoder)) if decoder.config.speech else None
     vision = decoder.config.chat_vision
     if vision is None:
-        return RowInputs(None, decoder.tower)
+        n_inputs = max(SMALL_IMAGES, decoder.tower.n_tokens // TOKENS_OF_INPUT)
+        images = decoder.config.vision
+        longest = max(images.n_most_patches, images.n_positions) if images else None
+        return RowInputs(None, decoder.tower, n_inputs, longest)
     if vision.side:
         decoder.tower.n_tokens = max(decoder.tower.n_tokens, vision.side**2 + vision.has_class)
         return RowInputs(config.feature_cache_bytes, decoder.tower, tower_inputs=TOWER_IMAGES)
@@ -89,4 +95,6 @@ def add_tower(executor: LocalExecutor, inputs: RowInputs) -> None:
     """Let the executor run the tower, if there is one."""
     if inputs.tower:
         n = inputs.tower.n_tokens
-        executor.add_tower(inputs.tower, StepLimits(n, inputs.tower_inputs, n, pages_for(n, TOWER_PAGE)))
+        longest = inputs.n_longest or n
+        limits = StepLimits(n, inputs.tower_inputs, n, pages_for(longest, TOWER_PAGE), n_tokens_per_seq=longest)
+        executor.add_tower(inputs.tower, limits)

@@ -19,7 +19,9 @@ from tahr.backends.api import (
     Rope,
     RopeStyle,
     Rotation,
+    Rows,
     StepLimits,
+    Tensor,
 )
 from tahr.backends.cuda.layouts import presence as cuda_presence
 from tahr.backends.reference.backend import ReferenceBackend
@@ -65,6 +67,35 @@ def test_decode_attention(kv_dtype, spans, dim, heads, window, softcap) -> None:
     check(run)
     if kv_dtype in ReferenceBackend.kv_dtypes:
         check(partial(run, exact_only=True), tolerance=5e-6)
+
+
+@needs_cuda
+@pytest.mark.parametrize("dim", [64, 72, 80])
+def test_attention_in_steps_of_whole_inputs(dim: int) -> None:
+    """All tokens of an input see each other; on a card it is the library's kernel."""
+    spans = [(0, 37), (0, 5), (0, 100)]
+
+    def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
+        kv = kv_store(be, [KVShape(4, dim)], [16 * len(spans)], PAGE, "f16")
+        step = step_of(be, spans, [0], 64)
+        rotation = Rotation(be.cos_sin(step, Rope(np.full(8, 0.1, np.float32))), "halves")
+        qkv = [short_rows(be, rows(rng, 142, 4 * dim)) for _ in range(3)]
+        spec = AttentionSpec(dim**-0.5, causal=False, whole=True)
+        return [np.array(be.read(be.rope_attention(qkv, rotation, spec, LayerMemory(step, kv, 0))))]
+
+    check(run)
+
+
+def short_rows(be: Backend, values: np.ndarray) -> Tensor:
+    """Rows in f16, as products in f16 give them."""
+    rounded = values.astype(np.float16).astype(np.float32)
+    if be.name != "cuda":
+        return be.tensor(rounded)
+    import torch
+
+    from tahr.backends.cuda.ops.device_rows import made
+
+    return made(torch.tensor(rounded, dtype=torch.float16, device=be.device), Rows.TOKENS, torch.float16)
 
 
 @needs_cuda

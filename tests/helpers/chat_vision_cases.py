@@ -42,6 +42,18 @@ CASES: dict[str, Config] = {
         "text_config": {**TEXT, "model_type": "qwen3_vl_text", "rope_parameters": ROPE},
         "vision_config": {**VISION, "model_type": "qwen3_vl_vision", "deepstack_visual_indexes": [0, 1, 3]},
     },
+    # The same with experts in the text model.
+    "qwen3_vl_moe": {
+        "model_type": "qwen3_vl_moe", "architectures": ["Qwen3VLMoeForConditionalGeneration"], **IDS,
+        "tie_word_embeddings": False,
+        "text_config": {
+            **TEXT, "model_type": "qwen3_vl_moe_text", "rope_parameters": ROPE, "num_experts": 4,
+            "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True,
+        },
+        "vision_config": {
+            **VISION, "model_type": "qwen3_vl_moe_vision", "depth": 3, "deepstack_visual_indexes": [0, 2],
+        },
+    },
     # Layer norms and quick_gelu; rope in blocks; the text model stands beside the tower.
     "qwen2_vl": {
         "model_type": "qwen2_vl", "architectures": ["Qwen2VLForConditionalGeneration"], **IDS,
@@ -302,6 +314,8 @@ def make_weights(case: str) -> Arrays:
     if case == "qwen3_5":  # its text model stores the gains of norms less one
         own = [name for name in made if "language_model" in name and name.endswith("norm.weight")]
         made |= {name: made[name] - 1 for name in own if "linear_attn" not in name}
+    if case == "qwen3_vl_moe":  # released checkpoints hold stacks of experts turned
+        made |= {name: np.ascontiguousarray(made[name].swapaxes(1, 2)) for name in made if "mlp.experts." in name}
     if case == "gemma3":  # llama.cpp's converter keeps this one in f16
         matrix = "multi_modal_projector.mm_input_projection_weight"
         made[matrix] = made[matrix].astype(np.float16).astype(np.float32)

@@ -201,6 +201,7 @@ FORMS: dict[str, Callable[[Config, Arrays], Arrays]] = {
     "qwen2_moe": qwen2_moe,
     "granitemoehybrid": granite_hybrid,
     "llama4_text": llama4,
+    "qwen3_vl_moe_text": llama4,
     "bitnet": bitnet,
     "deepseek_v2": latent,
     "deepseek_v3": latent,

@@ -65,6 +65,7 @@ ARCHITECTURES = {
     "qwen2_vl_text": A.QWEN2VL,
     "qwen2_5_vl_text": A.QWEN2VL,
     "qwen3_vl_text": A.QWEN3VL,
+    "qwen3_vl_moe_text": A.QWEN3VLMOE,
 }
 # Families whose GGUFs hold queries and keys in pairs order.
 PAIRED = ("llama", "mistral", "mixtral", "ministral3", "smollm3", "granite", "granitemoe", "granitemoeshared")

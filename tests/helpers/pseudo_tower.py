@@ -65,6 +65,7 @@ class PseudoTower:
         self._rope = Rope(FREQUENCIES, axes=(0, 1, 2, 0, 1, 2, 0, 1))
         self._entry, self._exit = (linear(be, rng, *size) for size in ((WIDTH, WIDTH_IN), (width_out, WIDTH)))
         self._layers = [[linear(be, rng, WIDTH, WIDTH) for _ in range(3)] for _ in self.parts]
+        self.matrix = self._entry
         self.n_runs = 0  # that were recorded or called
 
     def first(self, be: Backend, step: StepInputs, kv: KVStore) -> Tensor:

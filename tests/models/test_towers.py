@@ -42,7 +42,7 @@ def checkpoint(case: str) -> Path:
 def engine_of(case: str, name: str) -> Engine:
     backend: Backend = backends_here.backend(name, deterministic=True)
     decoder = loaded_on(case, name).decoder
-    return build_engine(backend, decoder, EngineConfig(page_size=8))[0]
+    return build_engine(backend, decoder, EngineConfig(page_size=8, kv_dtype="f32"))[0]
 
 
 def images(case: str, name: str) -> list[ImageRows]:

@@ -37,7 +37,8 @@ def encoded(case: str, name: str) -> np.ndarray:
     for _ in range(facts.n_parts - 1):
         batch.run_part([places])
     engine.executor.inputs(TOWER).row_target[: len(places)] = places
-    request = StepRequest(0, TOWER, facts.n_parts - 1, 0, wants_rows=True, extras=EXTRAS)
+    last = facts.n_parts - 1
+    request = StepRequest(0, TOWER, last, len(facts.buckets[last]) - 1, wants_rows=True, extras=EXTRAS)
     rows = engine.executor.collect(engine.executor.launch(request)).rows
     assert rows is not None
     return rows[: len(places)]

@@ -58,7 +58,8 @@ class AttentionSpec:
     c * tanh(s / c). `sinks` are logits, one per query head, that take part in the softmax without a value. `slopes`,
     one per query head, add slope * (position of the key - position of the query) to a score (ALiBi).
 
-    In cross-attention, which is not causal, the layer's group has the pages and lengths of another text.
+    In cross-attention, which is not causal, the layer's group has the pages and lengths of another text. Where steps
+    hold `whole` inputs, no token sees one that is not in its step.
     """
 
     scale: float
@@ -68,6 +69,7 @@ class AttentionSpec:
     sinks: Vector | None = None
     slopes: Vector | None = None
     chunked: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,3 +217,7 @@ class Memory(Device):
     def passing_kv_dtype(self) -> str:
         """The KV element type for texts of which nothing is kept after their step: the default, or a more exact one."""
         return self.kv_dtypes[0]
+
+    def tower_kv_dtype(self, weight: Weight) -> str:
+        """The KV element type for steps of a tower with such matrices."""
+        return self.passing_kv_dtype

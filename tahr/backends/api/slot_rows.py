@@ -6,7 +6,7 @@ import numpy as np
 
 from tahr.backends.api.recording import Recording
 from tahr.backends.api.step import StepInputs
-from tahr.backends.api.tensors import Rows, Tensor
+from tahr.backends.api.tensors import Linear, Rows, Tensor
 
 
 class SlotRowOps(Recording):
@@ -16,8 +16,11 @@ class SlotRowOps(Recording):
         """Refuse, when a model is loaded, one that reads or writes row slots, where this backend cannot."""
         self.check_host_body(type(self).with_rows is SlotRowOps.with_rows, "rows from another model")
 
-    def take_rows(self, step: StepInputs, width: int, begin: int = 0) -> Tensor:
-        """Columns begin .. begin + width of the row that `step.row_of` names for each token; -1: zeros."""
+    def take_rows(self, step: StepInputs, width: int, begin: int = 0, meets: Linear | None = None) -> Tensor:
+        """Columns begin .. begin + width of the row that `step.row_of` names for each token; -1: zeros.
+
+        Where products run in several types, those of these rows run in that of a linear that they meet.
+        """
         zeros = self.tensor(np.zeros((step.n_tokens, width), np.float32))
         return self.with_rows(replace(zeros, rows=Rows.TOKENS), step, begin=begin)
 

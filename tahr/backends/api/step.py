@@ -47,6 +47,8 @@ class StepDefaults(NamedTuple):
     prefill_chunk: int = 512  # tokens of one sequence
     n_prefill_tokens: int | None = None  # tokens of all that prefill; None: one chunk
     mixed_s: float = 0.1  # goal for a step with prompts while others decode
+    tower_tokens: int = 1024  # tokens of a step of a tower with small images
+    tower_speed: int = 1  # speed of a tower's layers; 1: that of two cores. Parts have as many more of them
 
 
 @dataclass(frozen=True, slots=True)

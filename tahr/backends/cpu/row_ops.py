@@ -12,6 +12,7 @@ from tahr.backends.api import (
     Extras,
     Ints,
     LayerMemory,
+    Linear,
     Rope,
     Rows,
     StepInputs,
@@ -209,7 +210,7 @@ class RowOps(Backend):
         )
         return out
 
-    def take_rows(self, step: StepInputs, width: int, begin: int = 0) -> Tensor:
+    def take_rows(self, step: StepInputs, width: int, begin: int = 0, meets: Linear | None = None) -> Tensor:
         return self._with_rows(self._per_token(step, width), 0, step, False, begin)
 
     def with_rows(self, x: Tensor, step: StepInputs, add: bool = False, begin: int = 0) -> Tensor:

@@ -44,7 +44,15 @@ class CudaBackend(CudaMemory, DeviceRowOps, LinearOps, ExpertOps, TokenOps, Slot
     overlaps = True
     _host_experts: HostExperts | None = None
     # Shorter steps of prompts cost bursts of requests up to a tenth of their tokens/s.
-    step_defaults = StepDefaults(n_seqs=256, n_prefill_seqs=256, prefill_chunk=4096, n_prefill_tokens=8192, mixed_s=0.2)
+    step_defaults = StepDefaults(
+        n_seqs=256,
+        n_prefill_seqs=256,
+        prefill_chunk=4096,
+        n_prefill_tokens=8192,
+        mixed_s=0.2,
+        tower_tokens=1 << 14,
+        tower_speed=200,
+    )
 
     def __init__(self, device: str = "cuda", deterministic: bool = False) -> None:
         self.device = torch.device(device)

@@ -24,6 +24,7 @@ class RowSource:
     rope_positions: "Ints | None" = None  # [N_AXES, n], for the tower; None: their places
     windows: "Ints | None" = None  # lengths of its windows, for the parts of a tower that end at them
     order: "Ints | None" = None  # place of each row that comes out among those of the content; None: as they come
+    is_finite: bool = False  # whoever made it knows that all values are finite, which takes milliseconds to look at
     is_made: bool = False  # `values` are the rows themselves, beside a tower that computes those of others
 
     @property

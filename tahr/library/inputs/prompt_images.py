@@ -107,7 +107,8 @@ class PromptImages:
         """An image whose pixels are read; all its rows depend on is in `content` and its size."""
         n_high, n_wide = patches.n_high, patches.n_wide
         digest = blake2b(f"{n_high}x{n_wide} ".encode() + content, digest_size=HASH_BYTES, key=self._settings).digest()
-        source = source_of(patches, self.config)
+        table = self.reader.processor.table  # numbers of all pixels
+        source = replace(source_of(patches, self.config), is_finite=bool(np.isfinite(table).all()))
         return PromptImage(source, digest, n_high // self.config.merge, n_wide // self.config.merge)
 
     def _shrinking(self, n_most: int) -> ImageReader:

@@ -54,7 +54,7 @@ class Drafter:
 
     def follow(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         """The logits of `step.logit_rows`; every token has a row of the model's layers."""
-        rows = backend.take_rows(step, self.fc.weight.n_cols)
+        rows = backend.take_rows(step, self.fc.weight.n_cols, meets=self.fc)
         if self.row_norm:
             rows = self.row_norm.apply(backend, rows)
         if self.each_norm:
@@ -63,7 +63,7 @@ class Drafter:
 
     def chain(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         """The logits of `step.logit_rows`; every token has a row that the drafter has made."""
-        return self._run(backend, step, kv, backend.take_rows(step, self.config.width))
+        return self._run(backend, step, kv, backend.take_rows(step, self.config.width, meets=self.fc))
 
     def _normed_each(self, backend: Backend, rows: Tensor) -> Tensor:
         width = self.kind.target_width

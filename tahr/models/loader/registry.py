@@ -52,7 +52,7 @@ from tahr.models.towers.gemma3 import GEMMA3
 from tahr.models.towers.internvl import INTERNVL
 from tahr.models.towers.llava import LLAVA, LLAVA_NEXT
 from tahr.models.towers.pixtral import MINISTRAL3, MISTRAL
-from tahr.models.towers.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_5, QWEN3_5_MOE, QWEN3_VL
+from tahr.models.towers.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_5, QWEN3_5_MOE, QWEN3_VL, QWEN3_VL_MOE
 from tahr.models.towers.siglip import SIGLIP, SIGLIP2
 from tahr.models.towers.smolvlm import IDEFICS3, SMOLVLM
 from tahr.models.towers.whisper import WHISPER
@@ -128,6 +128,7 @@ FAMILIES: dict[str, Family] = {
     "qwen2_vl": QWEN2_VL,
     "qwen2_5_vl": QWEN2_5_VL,
     "qwen3_vl": QWEN3_VL,
+    "qwen3_vl_moe": QWEN3_VL_MOE,
     "llava": LLAVA,
     "llava_next": LLAVA_NEXT,
     "internvl": INTERNVL,
@@ -157,6 +158,7 @@ ARCHITECTURES: dict[str, Family] = {
     "nomic-bert": NOMIC_BERT,
     "qwen2vl": QWEN2_VL,
     "qwen3vl": QWEN3_VL,
+    "qwen3vlmoe": QWEN3_VL_MOE,
 }
 # Multimodal checkpoints whose text model says itself what it is.
 WRAPPERS = frozenset(["mistral3"])
@@ -191,7 +193,6 @@ LOOKALIKES = frozenset(
         "phi4_multimodal",
         "phi4mm",
         "qwen",
-        "qwen3_vl_moe",
     ]
 )
 

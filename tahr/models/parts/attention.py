@@ -110,6 +110,7 @@ def attention_spec(cfg: ModelConfig, layer: int, w: Weights, sinks: bool) -> Att
         sinks=w.vector("sinks.weight", cfg.n_heads) if sinks else None,
         slopes=w.constants(alibi_slopes(cfg)) if cfg.alibi else None,
         chunked=kind.chunked,
+        whole=cfg.bidirectional,
     )
 
 

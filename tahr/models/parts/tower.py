@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tahr.backends.api import Backend, KVShape, KVStore, StepInputs, Tensor
+from tahr.backends.api import Backend, KVShape, KVStore, Linear, StepInputs, Tensor
 from tahr.models.config.record import ModelConfig
 from tahr.weights.watch import FileWatch
 
@@ -28,6 +28,7 @@ class Tower(Protocol):
     n_tokens: int  # tokens of a step: as many as the longest input has, or more
     memory: KVShape  # memory of a layer for a token
     files: FileWatch  # files that steps read
+    matrix: Linear  # a linear of a layer: rows are computed in its type
     n_joined: int  # neighbours that become a row in the last part, which reads no others; 0: it reads all rows
 
     @property
@@ -39,13 +40,13 @@ class Tower(Protocol):
         """Runs of its layers, in order."""
 
 
-def layer_runs(layers: ModelConfig, n_tokens: int) -> list[range]:
-    """Layers by part, in steps of so many tokens."""
-    products = layers.width * (4 * layers.width + 2 * layers.ffn_width + 2 * n_tokens)
-    return runs_of_layers(layers.n_layers, n_tokens * products)
+def layer_runs(layers: ModelConfig, n_tokens: int, speed: int, n_seen: int | None = None) -> list[range]:
+    """Layers by part, in steps of so many tokens, of which each sees all or `n_seen`; see `StepDefaults`."""
+    products = layers.width * (4 * layers.width + 2 * layers.ffn_width + 2 * (n_seen or n_tokens))
+    return runs_of_layers(layers.n_layers, n_tokens * products // speed)
 
 
 def runs_of_layers(n_layers: int, n_products: int) -> list[range]:
     """Layers by part, given the products of a layer in a step: as many as are done in about a tenth of a second."""
-    n = max(1, PART_PRODUCTS // n_products)
+    n = max(1, PART_PRODUCTS // max(n_products, 1))
     return [range(first, min(first + n, n_layers)) for first in range(0, n_layers, n)]

@@ -12,49 +12,11 @@ from tahr.models.parts.stream import ForwardPass, ResidualStream
 from tahr.models.parts.sublayers import DecoderLayer
 from tahr.models.parts.tower import Part, layer_runs
 from tahr.models.parts.weights import Weights
-from tahr.models.towers.vit import PLACE, TowerPass, vit_layer
+from tahr.models.towers.mergers import Merger, RowMerger
+from tahr.models.towers.vit import PLACE, TowerLayer, TowerPass, vit_layer
 from tahr.weights.watch import FileWatch
 
 STEP_TOKENS = 1 << 12  # patches of a step, unless whoever loads the model says otherwise
-
-
-class Merger:
-    """An MLP of a square of patches side by side, normed before they are joined or after."""
-
-    def __init__(self, cfg: ChatVisionConfig, w: Weights, joins_first: bool):
-        joined = cfg.n_merged * cfg.layers.width
-        self.n = cfg.n_merged
-        self.joins_first = joins_first
-        self.norm = w.norm("norm", joined if joins_first else None)
-        self.up = w.linear("up", joined, joined, bias=True)
-        self.down = w.linear("down", cfg.width_out, joined, bias=True)
-
-    def __call__(self, backend: Backend, step: StepInputs, rows: Tensor) -> Tensor:
-        if self.joins_first:
-            rows = self.norm.apply(backend, backend.join_rows(rows, self.n, step))
-        else:
-            rows = backend.join_rows(self.norm.apply(backend, rows), self.n, step)
-        return backend.linear(backend.activate(backend.linear(rows, self.up), None, "gelu"), self.down)
-
-
-class RowMerger:
-    """A norm of each patch and a matrix of squares of them, in some models; then an MLP."""
-
-    def __init__(self, cfg: ChatVisionConfig, w: Weights):
-        width = cfg.layers.width
-        self.n = cfg.n_merged
-        self.act = cfg.activation
-        self.norm = w.norm("norm", width) if w.has("norm.weight") else None
-        self.matrix = w.linear("joined", width, self.n * width) if self.n > 1 else None
-        self.up = w.linear("up", cfg.width_out, width, bias=w.has("up.bias"))
-        self.down = w.linear("down", cfg.width_out, cfg.width_out, bias=w.has("down.bias"))
-
-    def __call__(self, backend: Backend, step: StepInputs, rows: Tensor) -> Tensor:
-        rows = self.norm.apply(backend, rows) if self.norm else rows
-        rows = backend.join_rows(rows, self.n, step)
-        rows = backend.linear(rows, self.matrix) if self.matrix else rows
-        rows = backend.activate(backend.linear(rows, self.up), None, self.act)
-        return backend.linear(rows, self.down)
 
 
 class JoiningTower:
@@ -70,27 +32,36 @@ class JoiningTower:
         self.width_in = cfg.row_width
         self.width = layers.width * (1 + len(cfg.deepstack))
         self.memory = KVShape(layers.n_heads, layers.head_dim)
-        self.patch = w.linear("patch", layers.width, cfg.row_width, bias=w.has("patch.bias"))
+        has_bias = w.has("patch.bias")
+        self.patch = w.linear("patch", layers.width, cfg.row_width, has_bias)
         make = gated_layer if cfg.gated else vit_layer
-        self.layers = [make(layers, i, w.at(f"layers.{i}")) for i in range(layers.n_layers)]
+        self.layers: list[TowerLayer] = []
+        for i in range(layers.n_layers):
+            place = w.at(f"layers.{i}")
+            self.layers.append(make(layers, i, place))
+        self.matrix = self.layers[0].matrix
+        self.speed = w.backend.step_defaults.tower_speed
         self.norm = w.norm("norm") if w.has("norm.weight") else None
-        self.merger: Merger | RowMerger = (
-            RowMerger(cfg, text.at("merger"))
-            if cfg.projector == "merged"
-            else Merger(cfg, w.at("merger"), joins_first=False)
-        )
-        self.deepstack = [Merger(cfg, w.at(f"deepstack.{i}"), joins_first=True) for i in range(len(cfg.deepstack))]
+        self.merger: Merger | RowMerger
+        if cfg.projector == "merged":
+            self.merger = RowMerger(cfg, text.at("merger"))
+        else:
+            self.merger = Merger(cfg, w.at("merger"), joins_first=False)
+        self.deepstack: list[Merger] = []
+        for i in range(len(cfg.deepstack)):
+            place = w.at(f"deepstack.{i}")
+            self.deepstack.append(Merger(cfg, place, joins_first=True))
         self._ropes = {kind.rope: make_rope(layers, kind.rope) for kind in layers.kinds}
 
     @property
     def parts(self) -> list[Part]:
         """Runs of its layers."""
-        return [partial(self._run, each) for each in runs_alike(self.config)]
+        return [partial(self._run, each) for each in runs_alike(self.config, self.speed)]
 
     @property
     def windowed(self) -> list[bool]:
         """By part, whether attention ends at the windows of an image."""
-        return [self.config.is_windowed(run.start) for run in runs_alike(self.config)]
+        return [self.config.is_windowed(run.start) for run in runs_alike(self.config, self.speed)]
 
     def _run(self, layers: range, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         """A part. States of the midst are merged in the last one; an earlier part stores them beside its rows."""
@@ -123,21 +94,29 @@ class JoiningTower:
 
         width = self.config.layers.width
         for at, merger in enumerate(self.deepstack, 1):
-            state = kept.pop(at) if at in kept else backend.take_rows(step, width, at * width)
+            state = kept.pop(at) if at in kept else self._taken(backend, step, width, at * width)
             more = merger(backend, step, state)
             backend.store_rows(more, step, at * self.config.width_out)
         return merged
 
     def _input(self, backend: Backend, step: StepInputs, layers: range) -> Tensor:
         if layers.start:
-            return backend.take_rows(step, self.config.layers.width)
-        rows = backend.linear(backend.take_rows(step, self.width_in), self.patch)
-        return self.norm.apply(backend, rows) if self.norm else rows
+            return self._taken(backend, step, self.config.layers.width)
+        pixels = self._taken(backend, step, self.width_in)
+        rows = backend.linear(pixels, self.patch)
+        if self.norm is None:
+            return rows
+        return self.norm.apply(backend, rows)
+
+    def _taken(self, backend: Backend, step: StepInputs, width: int, begin: int = 0) -> Tensor:
+        return backend.take_rows(step, width, begin, self.matrix)
 
 
-def gated_layer(cfg: ModelConfig, layer: int, w: Weights) -> DecoderLayer:
+def gated_layer(cfg: ModelConfig, layer: int, w: Weights) -> TowerLayer:
+    attention = Attention(cfg, layer, w.at("self_attn"))
+    mlp = GatedMLP(cfg, w.at("mlp"))
     norms = w.pick("input_layernorm", "post_attention_layernorm")
-    return DecoderLayer(Attention(cfg, layer, w.at("self_attn")), GatedMLP(cfg, w.at("mlp")), norms)
+    return TowerLayer(attention, mlp, norms)
 
 
 class WithRowsBehind(DecoderLayer):
@@ -154,10 +133,10 @@ class WithRowsBehind(DecoderLayer):
             stream.rows = run.backend.with_rows(stream.normed(None), run.step, add=True, begin=self.begin)
 
 
-def runs_alike(cfg: ChatVisionConfig, n_tokens: int = STEP_TOKENS) -> list[range]:
+def runs_alike(cfg: ChatVisionConfig, speed: int, n_tokens: int = STEP_TOKENS) -> list[range]:
     """Layers by part: no more than a part's work, and windowed ones apart from the others."""
     found: list[range] = []
-    for run in layer_runs(cfg.layers, n_tokens):
+    for run in layer_runs(cfg.layers, n_tokens, speed):
         changes = [i for i in run[1:] if cfg.is_windowed(i) != cfg.is_windowed(i - 1)]
         ends = [run.start, *changes, run.stop]
         found += [range(first, last) for first, last in pairwise(ends)]
@@ -170,11 +149,14 @@ def with_joining_tower(decoder: Decoder, cfg: ModelConfig, w: Weights) -> Decode
     vision = cfg.chat_vision
     if vision is None or not w.has(f"{PLACE}.patch.weight"):
         return decoder
+    place = w.at(PLACE)
     decoder.linears = dict(decoder.linears)
-    decoder.tower = JoiningTower(vision, w.at(PLACE).of(vision.layers), w.at(PLACE), decoder.files)
-    decoder.row_width = cfg.width * (1 + len(vision.deepstack))
+    decoder.tower = JoiningTower(vision, place.of(vision.layers), place, decoder.files)
+    n_fed = len(vision.deepstack)
+    decoder.row_width = cfg.width * (1 + n_fed)
     layers = list(decoder.layers)
-    for i in range(len(vision.deepstack)):
-        layers[i] = WithRowsBehind(layers[i], (i + 1) * cfg.width)
+    for i in range(n_fed):
+        begin = (i + 1) * cfg.width
+        layers[i] = WithRowsBehind(layers[i], begin)
     decoder.layers = layers
     return decoder

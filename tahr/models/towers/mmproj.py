@@ -15,6 +15,7 @@ GEMMA3 = "gemma3"
 KINDS = {
     "qwen2vl": ("qwen2vl_merger", "qwen2.5vl_merger"),
     "qwen3vl": ("qwen3vl_merger",),
+    "qwen3vlmoe": ("qwen3vl_merger",),
     "qwen35": ("qwen3vl_merger",),
     "qwen35moe": ("qwen3vl_merger",),
     "gemma3": (GEMMA3,),

@@ -41,6 +41,8 @@ class ProjectingTower:
         self.norm = w.norm("norm") if w.has("norm.weight") else None
         qk_norm: QkNorm = "rows" if cfg.row_norms else ""
         self.layers = [vit_layer(layers, i, w.at(f"layers.{i}"), qk_norm) for i in range(layers.n_layers)]
+        self.matrix = self.layers[0].matrix
+        self.speed = w.backend.step_defaults.tower_speed
         # A class token among the patches is no neighbour of any: it is left behind before these are joined.
         self.n_joined = cfg.n_merged if cfg.has_class and cfg.merge > 1 else 0
         self.projector = PROJECTORS[cfg.projector](cfg, w)
@@ -49,12 +51,13 @@ class ProjectingTower:
     @property
     def parts(self) -> list[Part]:
         """Runs of its layers, and the projector where it reads other rows than they."""
-        runs = layer_runs(self.config.layers, self.n_tokens)
+        runs = layer_runs(self.config.layers, self.n_tokens, self.speed)
         made: list[Part] = [partial(self._run, each) for each in runs]
         return [*made, self._project] if self.n_joined else made
 
     def _project(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
-        rows = self.projector(backend, step, backend.take_rows(step, self.width))
+        rows = backend.take_rows(step, self.width, meets=self.matrix)
+        rows = self.projector(backend, step, rows)
         backend.store_rows(rows, step)
         return rows
 
@@ -73,8 +76,8 @@ class ProjectingTower:
 
     def _input(self, layers: range, backend: Backend, step: StepInputs) -> Tensor:
         if layers.start:
-            return backend.take_rows(step, self.width)
-        pixels = backend.take_rows(step, self.width_in)
+            return backend.take_rows(step, self.width, meets=self.matrix)
+        pixels = backend.take_rows(step, self.width_in, meets=self.matrix)
         rows = backend.linear(pixels, self.patch)
         positions = backend.embed_positions(self.positions, step)
         rows = backend.add(rows, positions)

@@ -18,7 +18,7 @@ from tahr.models.families.phi3 import qkv_heights
 from tahr.models.family import Family, Refine
 from tahr.models.files.hf import common
 from tahr.models.parts.arrange import Tensors
-from tahr.models.parts.makers import Make
+from tahr.models.parts.makers import Make, turned
 from tahr.models.parts.weights import Weights
 from tahr.models.towers.arranging import PATCH, POSITIONS, mismatch
 from tahr.models.towers.clip import MOST_SIDE, both_ways
@@ -66,6 +66,10 @@ VISION_2_5 = {
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
     return seeing(f, qwen3.QWEN3.refine_hf(f, cfg), VISION)
+
+
+def refine_moe_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    return seeing(f, qwen3.refine_moe_hf(f, cfg), VISION)
 
 
 def refine_2_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
@@ -227,6 +231,32 @@ def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
     return tensors
 
 
+STACKS = {name: f"{name}.weight" for name in ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")}
+
+
+def arrange_moe(cfg: ModelConfig, tensors: Tensors) -> Tensors:
+    """The experts of the text model too, whose matrices older checkpoints hold turned."""
+    assert cfg.moe, "the text model has experts"
+    width = cfg.moe.ffn_width
+    shapes = {"mlp.experts.gate_up_proj": (2 * width, cfg.width), "mlp.experts.down_proj": (cfg.width, width)}
+    for part, shape in shapes.items():
+        for prefix, kind in tensors.found(part):
+            name = f"{prefix}{part}.{kind}"
+            tensors.define(name, upright(tensors.take(name), shape))
+    tensors.split("mlp.experts.gate_up_proj", {"mlp.experts.gate_proj": width, "mlp.experts.up_proj": width})
+    return arrange(cfg, tensors)
+
+
+def upright(stored: Make, shape: tuple[int, int]) -> Make:
+    """A stack of matrices of that shape, turned if they have another."""
+
+    def make() -> HostTensor:
+        tensor = stored()
+        return tensor if tensor.shape[1:] == shape else turned(lambda: tensor)()
+
+    return make
+
+
 def both_taps(stored: Make, second: Make | None, cfg: ChatVisionConfig) -> Make:
     """The kernel of a convolution over two frames as a matrix for two equal ones. Checkpoints have one tensor [width,
     3, 2, patch, patch], GGUFs one of each frame."""
@@ -266,6 +296,15 @@ QWEN3_VL = Family(
     hf_defaults={"head_dim": 128},
     hf_names=NAMES,
     arrange=arrange,
+)
+QWEN3_VL_MOE = replace(
+    QWEN3_VL,
+    name="qwen3_vl_moe",
+    refine_hf=refine_moe_hf,
+    refine_gguf=lambda f, cfg: refine_gguf(f, qwen3.refine_moe_gguf(f, cfg)),
+    hf_defaults={**QWEN3_VL.hf_defaults, "norm_topk_prob": True},
+    hf_names={**NAMES, **STACKS},
+    arrange=arrange_moe,
 )
 QWEN2_VL = Family(
     "qwen2_vl",

@@ -48,6 +48,8 @@ class RecordingEncoder:
         self.pairs = plain.linear("pairs", layers.width, TAPS * layers.width, bias=True)
         self.positions = plain.matrix("positions.weight", cfg.n_rows, layers.width)
         self.layers = [vit_layer(layers, i, w.at(f"layers.{i}")) for i in range(layers.n_layers)]
+        self.matrix = self.layers[0].matrix
+        self.speed = w.backend.step_defaults.tower_speed
         self.norm = plain.norm("norm")
         self.crossed = crossed
         self._rope = layers.kinds[0].rope
@@ -56,7 +58,7 @@ class RecordingEncoder:
     @property
     def parts(self) -> list[Part]:
         """Runs of its layers."""
-        runs = layer_runs(self.config.layers, self.n_tokens)
+        runs = layer_runs(self.config.layers, self.n_tokens, self.speed)
         return [partial(self._run, each) for each in runs]
 
     def _run(self, layers: range, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
@@ -77,8 +79,8 @@ class RecordingEncoder:
 
     def _input(self, layers: range, backend: Backend, step: StepInputs) -> Tensor:
         if layers.start:
-            return backend.take_rows(step, self.width)
-        rows = backend.take_rows(step, self.width_in)
+            return backend.take_rows(step, self.width, meets=self.matrix)
+        rows = backend.take_rows(step, self.width_in, meets=self.matrix)
         for linear in (self.frames, self.pairs):
             rows = backend.linear(rows, linear)
             rows = backend.activate(rows, None, self.config.layers.activation)

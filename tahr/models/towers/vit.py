@@ -7,15 +7,14 @@ from tahr.backends.api import Backend, KVShape, KVStore, LayerMemory, StepInputs
 from tahr.models.config.record import ModelConfig, VisionConfig
 from tahr.models.decoder import Decoder, make_rope
 from tahr.models.parts.attention import Attention, QkNorm
-from tahr.models.parts.mlp import PlainMLP
+from tahr.models.parts.mlp import GatedMLP, PlainMLP
 from tahr.models.parts.stream import ForwardPass, NormedInput, ResidualStream
 from tahr.models.parts.sublayers import DecoderLayer
 from tahr.models.parts.tower import Part, layer_runs
-from tahr.models.parts.weights import Weights
+from tahr.models.parts.weights import Norm, Weights
 from tahr.weights.watch import FileWatch
 
 PLACE = "vision"  # prefix of a tower's tensors
-STEP_TOKENS = 1024  # tokens of several small images
 
 
 class TowerPass(ForwardPass):
@@ -23,6 +22,14 @@ class TowerPass(ForwardPass):
 
     def memory(self, layer: int) -> LayerMemory:
         return LayerMemory(self.step, self.kv, 0)
+
+
+class TowerLayer(DecoderLayer):
+    """A layer that says which type its rows are computed in."""
+
+    def __init__(self, attention: Attention, mlp: PlainMLP | GatedMLP, norms: tuple[Norm, Norm]):
+        super().__init__(attention, mlp, norms)
+        self.matrix = mlp.down
 
 
 class VisionTower:
@@ -36,21 +43,28 @@ class VisionTower:
         self.n_joined = 0
         self.width_in = cfg.row_width
         self.width = layers.width
-        self.n_tokens = max(cfg.n_most_patches, cfg.n_positions, STEP_TOKENS)
+        self.n_longest = max(cfg.n_most_patches, cfg.n_positions)
+        self.n_tokens = max(self.n_longest, w.backend.step_defaults.tower_tokens)
         self.memory = KVShape(layers.n_heads, layers.head_dim)
         self.patch = w.linear("patch", layers.width, cfg.row_width, cfg.patch_bias)
         self.positions = None
         if not cfg.resized:
             self.positions = w.matrix("positions.weight", cfg.n_positions, layers.width)
         self.norm = w.norm("norm") if w.has("norm.weight") else None
-        self.layers = [vit_layer(layers, i, w.at(f"layers.{i}")) for i in range(layers.n_layers)]
+        self.layers: list[TowerLayer] = []
+        for i in range(layers.n_layers):
+            place = w.at(f"layers.{i}")
+            self.layers.append(vit_layer(layers, i, place))
+        self.matrix = self.layers[0].matrix
+        self.speed = w.backend.step_defaults.tower_speed
         self.head = ProbeHead(cfg, w) if cfg.head == "probe" else ClassHead(cfg, w)
         self._ropes = {kind.rope: make_rope(layers, kind.rope) for kind in layers.kinds}
 
     @property
     def parts(self) -> list[Part]:
         """Runs of its layers."""
-        runs = layer_runs(self.config.layers, self.n_tokens)
+        layers = self.config.layers
+        runs = layer_runs(layers, self.n_tokens, self.speed, self.n_longest)
         return [partial(self._run, each) for each in runs]
 
     def _run(self, layers: range, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
@@ -71,8 +85,8 @@ class VisionTower:
 
     def _input(self, layers: range, backend: Backend, step: StepInputs) -> Tensor:
         if layers.start:
-            return backend.take_rows(step, self.width)
-        pixels = backend.take_rows(step, self.width_in)
+            return backend.take_rows(step, self.width, meets=self.matrix)
+        pixels = backend.take_rows(step, self.width_in, meets=self.matrix)
         rows = backend.linear(pixels, self.patch)
         if self.positions:
             positions = backend.embed_positions(self.positions, step)
@@ -82,8 +96,8 @@ class VisionTower:
         return self.norm.apply(backend, rows)
 
 
-def vit_layer(cfg: ModelConfig, layer: int, w: Weights, qk_norm: QkNorm = "") -> DecoderLayer:
-    return DecoderLayer(
+def vit_layer(cfg: ModelConfig, layer: int, w: Weights, qk_norm: QkNorm = "") -> TowerLayer:
+    return TowerLayer(
         Attention(cfg, layer, w.at("self_attn"), qk_norm),
         PlainMLP(cfg, w.at("mlp")),
         w.pick("input_layernorm", "post_attention_layernorm"),

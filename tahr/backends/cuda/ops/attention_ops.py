@@ -24,6 +24,7 @@ from tahr.backends.cuda.kernels.common import rope_kv
 from tahr.backends.cuda.ops.device_rows import like, made, values
 from tahr.backends.cuda.ops.step_ops import StepOps
 from tahr.backends.cuda.ops.vectors import F32
+from tahr.backends.cuda.ops.whole_attention import attend_whole, takes_whole
 
 
 class RopeOnDevice(NamedTuple):
@@ -86,6 +87,14 @@ class TokenOps(StepOps):
         q, *kv = (values(x) for x in qkv)
         if self.deterministic or spec.chunked:
             return super().rope_attention(qkv, rotation, spec, memory)
+
+        dim = memory.kv_shape.head_dim
+        if takes_whole(q, kv, first.data.math, spec, dim):
+            keys = torch.empty_like(kv[0], memory_format=torch.contiguous_format)
+            rotated = values(self._rope_and_cache(qkv, rotation, memory, keys))
+            inputs = self.context.enter(memory.step)
+            longest = min(self._n_tokens(memory.step), memory.step.limits.n_tokens_per_seq)
+            return like(first, attend_whole(rotated, keys, kv[1], dim, spec, inputs, longest))
 
         if attention.fuses_rope(len(qkv), spec, memory):
             call = self._attention_call(first, spec, memory)

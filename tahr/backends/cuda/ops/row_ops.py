@@ -53,8 +53,15 @@ class DeviceRowOps(StepOps):
 
     def layer_norm(self, x: Tensor, gain: Vector, bias: Vector | None, eps: float) -> Tensor:
         shift = None if bias is None else bias.data
-        normed = torch.nn.functional.layer_norm(values(x).float(), (x.width,), gain.data, shift, eps)
-        return like(x, normed.to(x.data.math))
+        return like(x, rows.layer_norm(values(x), gain.data, shift, eps, x.data.math))
+
+    def add_layer_norm(
+        self, x: Tensor, y: Tensor, gain: Vector, bias: Vector | None, eps: float, scale: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        added = y.data.summands() if isinstance(y.data, LateRows) else values(y)
+        shift = None if bias is None else bias.data
+        s, normed = rows.add_layer_norm(values(x), added, gain.data, shift, eps, scale, x.data.math)
+        return like(x, s), like(x, normed)
 
     def head_layer_norm(self, x: Tensor, gain: Vector, eps: float, n_heads: int) -> Tensor:
         heads = values(x).float().unflatten(1, (n_heads, -1))

@@ -1,7 +1,5 @@
 """Kernels that treat rows one by one: gathering, norms, gated activations."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,15 +10,6 @@ from triton.language import constexpr
 from tahr.backends.api import Activation
 from tahr.backends.cuda.kernels.common.dependent import OVERLAP, let_next_start, wait_for_previous
 
-# The activations of MLPs without a gate.
-UNGATED: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
-    "silu": torch.nn.functional.silu,
-    "sigmoid": torch.sigmoid,
-    "relu2": lambda x: torch.relu(x).square(),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    "gelu": torch.nn.functional.gelu,
-    "gelu_tanh": partial(torch.nn.functional.gelu, approximate="tanh"),
-}
 NORM_WARPS = 8
 BLOCK = 1024  # columns a program takes where columns do not depend on each other
 
@@ -185,6 +174,62 @@ def add_rms_norm(
 
 
 @triton.jit
+def layer_norm_kernel(
+    normed, total, x, y, gain, bias, eps, scale, width, x_stride, y_stride, part_stride, n_parts: constexpr,
+    has_bias: constexpr, block: constexpr,
+):  # fmt: skip
+    """The layer norm of x + scale * y, which goes to `total`; without parts of y, of x alone."""
+    let_next_start()
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, block)
+    inside = cols < width
+    gains = tl.load(gain + cols, mask=inside, other=0.0)
+    wait_for_previous()
+    values = tl.load(x + row * x_stride + cols, mask=inside, other=0.0).to(tl.float32)
+    if n_parts:
+        values += scale * summed(y, n_parts, part_stride, row * y_stride + cols, inside)
+        tl.store(total + row * width + cols, values, mask=inside)
+    centred = tl.where(inside, values - tl.sum(values, 0) / width, 0.0)
+    result = centred / tl.sqrt(tl.sum(centred * centred, 0) / width + eps) * gains
+    if has_bias:
+        result += tl.load(bias + cols, mask=inside, other=0.0)
+    tl.store(normed + row * width + cols, narrow(result, normed.dtype.element_ty), mask=inside)
+
+
+def layer_norm(
+    x: torch.Tensor, gain: torch.Tensor, bias: torch.Tensor | None, eps: float, dtype: torch.dtype
+) -> torch.Tensor:
+    """Each row less its mean, over what its root mean square is then, times the gain, plus the bias."""
+    n_rows, width = x.shape
+    normed = x.new_empty((n_rows, width), dtype=dtype)
+    layer_norm_kernel[(n_rows,)](
+        normed, normed, x, x, gain, gain if bias is None else bias, eps, 1.0, width, x.stride(0), 0, 0, 0,
+        bias is not None, triton.next_power_of_2(width), num_warps=NORM_WARPS, **OVERLAP,
+    )  # fmt: skip
+    return normed
+
+
+def add_layer_norm(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    gain: torch.Tensor,
+    bias: torch.Tensor | None,
+    eps: float,
+    scale: float,
+    dtype: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(s, layer_norm(s)) for s = x + scale * y; s in f32. y may come in parts, [parts, rows, width]."""
+    n_rows, width = x.shape
+    y = y if y.dim() == 3 else y[None]
+    total, normed = x.new_empty((n_rows, width), dtype=torch.float32), x.new_empty((n_rows, width), dtype=dtype)
+    layer_norm_kernel[(n_rows,)](
+        normed, total, x, y, gain, gain if bias is None else bias, eps, scale, width, x.stride(0), y.stride(1),
+        y.stride(0), len(y), bias is not None, triton.next_power_of_2(width), num_warps=NORM_WARPS, **OVERLAP,
+    )  # fmt: skip
+    return total, normed
+
+
+@triton.jit
 def tanh(x):
     return 2.0 * tl.sigmoid(2.0 * x) - 1.0
 
@@ -197,7 +242,7 @@ def activated(x, act: constexpr):
     elif act == "gelu_tanh":
         share = tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))  # (1 + tanh(u)) / 2 = sigmoid(2 u)
     elif act == "relu2":
-        share = tl.maximum(x, 0.0)
+        share = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
     elif act == "quick_gelu":
         share = tl.sigmoid(1.702 * x)
     else:
@@ -220,23 +265,31 @@ def gated(g, u, act: constexpr):
 
 
 @triton.jit
-def activate_kernel(out, gate, up, width, gate_stride, up_stride, act: constexpr, block: constexpr):
+def activate_kernel(
+    out, gate, up, width, gate_stride, up_stride, act: constexpr, has_up: constexpr, block: constexpr
+):  # fmt: skip
     let_next_start()
     wait_for_previous()
     row = tl.program_id(0).to(tl.int64)
     cols = tl.program_id(1) * block + tl.arange(0, block)
     g = tl.load(gate + row * gate_stride + cols, mask=cols < width, other=0.0).to(tl.float32)
-    u = tl.load(up + row * up_stride + cols, mask=cols < width, other=0.0).to(tl.float32)
-    result = narrow(gated(g, u, act), out.dtype.element_ty)
-    tl.store(out + row * width + cols, result, mask=cols < width)
+    if has_up:
+        u = tl.load(up + row * up_stride + cols, mask=cols < width, other=0.0).to(tl.float32)
+        result = gated(g, u, act)
+    elif act == "sigmoid":
+        result = tl.sigmoid(g)
+    else:
+        result = activated(g, act)
+    tl.store(out + row * width + cols, narrow(result, out.dtype.element_ty), mask=cols < width)
 
 
 def activate(gate: torch.Tensor, up: torch.Tensor | None, act: Activation, dtype: torch.dtype) -> torch.Tensor:
     """act(gate) * up, or act(gate)."""
-    if up is None:
-        return UNGATED[act](gate.float()).to(dtype)
     n_rows, width = gate.shape
     out = gate.new_empty((n_rows, width), dtype=dtype)
     grid = (n_rows, triton.cdiv(width, BLOCK))
-    activate_kernel[grid](out, gate, up, width, gate.stride(0), up.stride(0), act, BLOCK, **OVERLAP)
+    beside = gate if up is None else up
+    activate_kernel[grid](
+        out, gate, beside, width, gate.stride(0), beside.stride(0), act, up is not None, BLOCK, **OVERLAP
+    )
     return out
