@@ -197,6 +197,9 @@ def blas_linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, dty
     """x @ w.T + bias by the vendor's library, accumulated in f32 and stored as `dtype`."""
     x = x.to(w.dtype)
     if dtype == w.dtype:
-        return x @ w.T if bias is None else torch.addmm(bias.to(dtype), x, w.T)  # added before the sum is rounded
-    out = torch.mm(x, w.T, out_dtype=dtype) if x.is_cuda else x.to(dtype) @ w.T.to(dtype)
+        out = x @ w.T
+    elif x.is_cuda:
+        out = torch.mm(x, w.T, out_dtype=dtype)
+    else:
+        out = x.to(dtype) @ w.T.to(dtype)
     return out if bias is None else out.add_(bias)

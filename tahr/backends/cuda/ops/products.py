@@ -13,7 +13,6 @@ from tahr.backends.cuda.layouts.fp8 import Fp8Matrix
 from tahr.backends.cuda.ops.late_rows import LateRows
 from tahr.backends.cuda.ops.vectors import F32, Compact, most_vectors, vector_product, wider
 
-N_MANY = 256  # rows from which the library is faster with f32
 Bias: TypeAlias = torch.Tensor | None
 
 
@@ -31,8 +30,6 @@ class Products:
         dtype = wider(x.data.math, w.dtype)
         if self.is_vector(x, w):
             return linear.vector_linear(rows, w, bias, dtype)
-        if dtype == F32 == w.dtype and rows.is_cuda and len(rows) >= N_MANY and not self.deterministic:
-            return linear.blas_linear(rows, w, bias, F32)
         if self.deterministic or dtype == F32 or len(rows) <= linear.FEW:
             return linear.tiled_linear(rows, w, bias, dtype)
         if x.rows is Rows.LOGITS:
