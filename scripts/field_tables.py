@@ -22,6 +22,7 @@ sys.path[:0] = [str(ROOT)]
 from tahr.server.anthropic import bodies as anthropic  # noqa: E402
 from tahr.server.anthropic import fields as anthropic_fields  # noqa: E402
 from tahr.server.audio import bodies as audio  # noqa: E402
+from tahr.server.audio import speech_fields  # noqa: E402
 from tahr.server.bodies import decoding  # noqa: E402
 from tahr.server.bodies.sampling_fields import LlamaSamplingFields  # noqa: E402
 from tahr.server.files import bodies as files  # noqa: E402
@@ -97,6 +98,7 @@ TABLES: dict[str, list[BodyFields]] = {
         BodyFields("`/v1/embeddings`", openai.EmbeddingBody),
         BodyFields("`/v1/audio/transcriptions`", audio.TranscriptionBody, LIMITED),
         BodyFields("`/v1/audio/translations`", audio.TranslationBody),
+        BodyFields("`/v1/audio/speech`", speech_fields.SpeechBody, LIMITED),
         BodyFields("`/v1/files`", files.FileBody),
         BodyFields("`/v1/batches`", files.BatchBody),
         BodyFields("`/v1/rerank`", rerank.RerankBody),

@@ -27,6 +27,9 @@ BITS = "rows/test_row_inputs.py"
 EVENTS = "rows/test_row_events.py"
 BESIDE = "speech/test_recordings_beside.py"
 WRITES_DOWN = Refuses("This model writes down recordings", f"{BESIDE}::test_everything_else_is_refused_by_name")
+SPOKEN = "speech/test_speaking_beside.py"
+SPEAKS = Refuses("speaks and writes no text", f"{SPOKEN}::test_everything_else_is_refused_by_name")
+NO_SPOKEN_SESSION = Refuses("speaks and writes no text", f"{SPOKEN}::test_sessions_are_refused")
 TIERS = "tiers/test_tiers_with_features.py"
 NO_SESSION = Refuses("A session's text reads no rows", f"{EVENTS}::test_models_and_texts_without_rows_refuse_them")
 CHATS = "images/test_chats.py"
@@ -104,6 +107,20 @@ COLUMNS: dict[str, dict[str, Runs | Refuses]] = {
         ),
         "two models": Runs((f"{BESIDE}::test_a_model_of_texts_at_work_beside_it",)),
         "keys": Runs((f"{BESIDE}::test_windows_are_shared_under_one_salt_only",)),
+    },
+    "speech": {
+        "LoRA": Refuses("Tahr does not run adapters of", f"{SPOKEN}::test_adapters_are_refused"),
+        "grammar": SPEAKS,
+        "n > 1": SPEAKS,
+        "drafts": Refuses("leave it out", f"{SPOKEN}::test_what_would_do_nothing_is_refused_at_load"),
+        "sessions": NO_SPOKEN_SESSION,
+        "prefix hit": Runs((f"{SPOKEN}::test_settings_of_the_engine_change_no_frame",)),
+        "preemption": Runs(("speech/test_speaking.py::test_a_text_that_lost_its_pages_goes_on_as_before",)),
+        "snapshot": NO_SPOKEN_SESSION,  # only sessions have snapshots
+        "embeddings": SPEAKS,
+        "deterministic": Runs((f"{SPOKEN}::test_frames_of_a_batch_are_those_of_each_alone",)),
+        "two models": Runs((f"{SPOKEN}::test_a_model_of_texts_at_work_beside_it",)),
+        "keys": Runs((f"{SPOKEN}::test_voices_are_shared_under_one_salt_only",)),
     },
     "pages in tiers": {
         "LoRA": Runs((f"{TIERS}::test_adapters_have_pages_of_their_own",)),

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from echo_codec import encoded, read
-from tahr.backends.api import Bytes, Extras, Floats, HostPage, LoraRows, Rows, StepInputs, Ticket
-from tahr.backends.sampling.sample_rows import SampledTokens, SampleRows
+from tahr.backends.api import Bytes, Extras, Floats, FrameInputs, HostPage, LoraRows, Rows, StepInputs, Ticket
+from tahr.backends.sampling.sample_rows import LogitEdits, SampledTokens, SampleRows
 from tahr.executor.local import LaunchedStep, LocalExecutor
+from tahr.executor.output import Output
 from tahr.executor.pages import LocalPages
 from tahr.executor.protocol import StepRequest, StepResult
 
@@ -131,6 +132,28 @@ class EchoAdapters:
                 getattr(there, each.name)[...] = echo()(getattr(filled, each.name))
 
 
+def own_frames(frames: FrameInputs | None) -> FrameInputs | None:
+    """Arrays of the same sizes, which no step reads."""
+    if frames is None:
+        return None
+    draws = [
+        replace(
+            each,
+            params=each.params.copy(),
+            codes=each.codes.copy(),
+            edits=each.edits and LogitEdits(*map(np.copy, each.edits)),
+        )
+        for each in frames.draws
+    ]
+    return FrameInputs(frames.codes.copy(), draws, [frames.steps[0].counted_by(frames.counts.copy())], None)
+
+
+def frame_arrays(frames: FrameInputs) -> list[Any]:
+    edits = frames.draws[0].edits
+    assert edits, "first codes are edited"
+    return [frames.codes, frames.counts, *(each.params for each in frames.draws), *edits]
+
+
 class EchoExecutor(LocalExecutor):
     """A local executor behind the echo."""
 
@@ -145,7 +168,8 @@ class EchoExecutor(LocalExecutor):
 
     def inputs(self, model: int = 0) -> StepInputs:
         if model not in self._filled:
-            self._filled[model] = StepInputs.empty(super().inputs(model).limits)
+            there = super().inputs(model)
+            self._filled[model] = replace(StepInputs.empty(there.limits), frames=own_frames(there.frames))
         return self._filled[model]
 
     def launch(self, step: StepRequest) -> LaunchedStep:
@@ -156,9 +180,18 @@ class EchoExecutor(LocalExecutor):
         for array in arrays_of(there).values():
             array[...] = NONSENSE
         put(there, live, step.extras)
+        self._put_frames(step, there)
         if step.sends_adapter_rows:
             self.adapters.send()
         return super().launch(step)
+
+    def _put_frames(self, step: StepRequest, there: StepInputs) -> None:
+        """Frames pass through bytes too, where a step draws some."""
+        own = self._filled[step.model].frames
+        if own and there.frames and step.output == Output.FRAME:
+            sent = echo()([np.array(each) for each in frame_arrays(own)])
+            for array, found in zip(frame_arrays(there.frames), sent, strict=True):
+                array[...] = found
 
     def put_rows(self, slots: Sequence[int], rows: Floats, model: int = 0) -> None:
         super().put_rows(*echo()([ints(slots), rows, model]))

@@ -233,6 +233,7 @@ class ScriptedEngine:
         self.n_weight_bytes = 400
         self.n_host_weight_bytes = 0
         self.reads_recordings = False
+        self.speaking = None
         self.inputs = TextInputs(self.tokenizer, None, context_size, vector_width=4)
         self.alive, self.cpu_s, self.warms = True, 0.0, False
         self.weights_changed = False

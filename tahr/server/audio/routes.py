@@ -1,6 +1,6 @@
-"""The routes about recordings."""
+"""The routes about recordings and speech."""
 
-from tahr.server.audio import bodies, transcriptions
+from tahr.server.audio import bodies, speech, speech_fields, transcriptions
 from tahr.server.state.route import Route
 
 ROUTES = [
@@ -21,5 +21,20 @@ ROUTES = [
         bodies.TranscriptReply,
         takes_form=True,
         aliases=("/audio/translations",),
+    ),
+    Route(
+        "POST",
+        "/v1/audio/speech",
+        speech.speak,
+        speech_fields.SpeechBody,
+        aliases=("/audio/speech",),
+    ),
+    Route(
+        "GET",
+        "/v1/audio/voices",
+        speech.voices,
+        None,
+        speech.VoiceList,
+        aliases=("/audio/voices",),
     ),
 ]

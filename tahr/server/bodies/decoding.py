@@ -30,6 +30,7 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "verbosity": ("medium",),
     "chunking_strategy": ("auto",),
+    "speed": (1, 1.0),
     "suffix": ("",),
     "best_of": (1,),
 }

@@ -72,6 +72,16 @@ class RecordingRecord(Struct):
     account: str = ""  # whose key it came with
 
 
+class SpeechRecord(Struct):
+    """A text that was spoken, as far as anybody waited for it."""
+
+    model: str
+    n_frames: int
+    reason: str  # "stop", or why it was stopped
+    took_s: float
+    account: str = ""  # whose key it came with
+
+
 class InputRecord(Struct):
     """Texts that were embedded or compared."""
 

@@ -1,8 +1,8 @@
 """All the server uses of an engine, so that a scripted one can take its place in tests."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tahr.config import LoraChoice, SamplingParams
 from tahr.generation.delivery import OnChunk
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tahr.engine.sequences.stats import StatsSnapshot
     from tahr.speech.decoding.options import TranscribeOptions
     from tahr.speech.decoding.results import Heard, SpokenSegment
+    from tahr.speech.speaking.options import SpeakOptions
     from tahr.text.templates.chat import ChatTemplate
     from tahr.text.tokens.tokenizer import Tokenizer
 
@@ -78,6 +79,30 @@ class SpokenText(Protocol):
         """Free what it holds before the next step; harmless when it has ended."""
 
 
+class SpokenSound(Protocol):
+    """The sound of a text, piece by piece as it is made."""
+
+    @property
+    def n_frames(self) -> int: ...
+    @property
+    def reason(self) -> str:
+        """Why it ended."""
+
+    def __aiter__(self) -> "AsyncIterator[NDArray[np.float32]]": ...
+    def close(self) -> None:
+        """Free what it holds before the next step; harmless when it has ended."""
+
+
+class SpeakingFacts(NamedTuple):
+    """A model that speaks, as far as routes ask."""
+
+    voices: list[str]
+    languages: list[str]
+    sample_rate: int
+    description: str  # words for a voice, where a model makes it of words
+    voice_vector: "Callable[[NDArray[np.float32]], NDArray[np.float32]]"  # made of sound at 24 kHz
+
+
 class ServedEngine(Protocol):
     """A loaded model that many requests share."""
 
@@ -85,6 +110,7 @@ class ServedEngine(Protocol):
     tokenizer: "Tokenizer"
     template: "ChatTemplate | None"
     context_size: int
+    speaking: SpeakingFacts | None  # None: it does not speak
     reads_recordings: bool  # True: recordings are all that it reads
     inputs: TextInputs  # tokens of texts that are embedded or compared
     sampling_defaults: SamplingParams
@@ -117,6 +143,15 @@ class ServedEngine(Protocol):
         self, data: bytes | memoryview, options: "TranscribeOptions", max_s: int, salt: str = ""
     ) -> SpokenText:
         """Queue a recording, given as a file, of at most so many seconds."""
+
+    async def speak(
+        self,
+        text: str,
+        options: "SpeakOptions",
+        vector: "NDArray[np.float32] | None" = None,
+        salt: str = "",
+    ) -> SpokenSound:
+        """Queue a text to be spoken, with the vector of a voice or one of the model's."""
 
     def adapters(self) -> "Sequence[LoadedAdapter]":
         """The adapters that requests may name."""

@@ -4,14 +4,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tahr.config import LoraChoice
+from tahr.errors import ConfigError
 from tahr.library.async_llm import AsyncLLM
 from tahr.library.embeddings import EmbeddingOptions, Item
+from tahr.library.llm import LLM
+from tahr.library.speaking.speech import vector_of
+from tahr.library.speaking.streams import SpeechStream
 from tahr.library.stream import Stream
 from tahr.library.transcribing.streams import TranscriptStream
-from tahr.server.models.engine_port import PromptProgress
+from tahr.server.models.engine_port import PromptProgress, SpeakingFacts
 from tahr.server.models.idle_warming import IdleWarming
 from tahr.speech.audio.process import Buffer
 from tahr.speech.decoding.options import TranscribeOptions
+from tahr.speech.speaking.options import SpeakOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,6 +71,7 @@ class LlmEngine:
         self.template = inner.template
         self.context_size = inner.context_size
         self.inputs = inner.inputs
+        self.speaking = speaking_facts(inner)
         self.reads_recordings = inner.speech is not None
         self.sampling_defaults = inner.sampling_defaults
         self.backend_summary = inner.backend_summary
@@ -93,6 +99,12 @@ class LlmEngine:
     ) -> TranscriptStream:
         """Queue a recording."""
         return await self._llm.transcribe(data, options, max_s=max_s, salt=salt)
+
+    async def speak(
+        self, text: str, options: SpeakOptions, vector: "NDArray[np.float32] | None" = None, salt: str = ""
+    ) -> SpeechStream:
+        """Queue a text to be spoken."""
+        return await self._llm.speak(text, options, vector, salt)
 
     def adapters(self) -> "Sequence[LoadedAdapter]":
         """The adapters that requests may name."""
@@ -151,3 +163,19 @@ class LlmEngine:
         if self._meter:
             self._meter.close()
         await self._llm.close()
+
+
+def speaking_facts(llm: LLM) -> SpeakingFacts | None:
+    parts = llm.speaking
+    if parts is None:
+        return None
+
+    def voice_vector(samples: "NDArray[np.float32]") -> "NDArray[np.float32]":
+        if parts.voices is None:
+            raise ConfigError(f"{llm.name} copies no voices: leave the recording out, or name a Base model.")
+        return vector_of(parts, samples)
+
+    languages = [name for name in parts.tokens.languages if "dialect" not in name]
+    description = "a clear voice" if parts.tokens.kind == "voice_design" else ""
+    rate = parts.codec.sizes.sample_rate
+    return SpeakingFacts(list(parts.tokens.speakers), languages, rate, description, voice_vector)

@@ -24,6 +24,7 @@ from tahr.server.models.registry import ModelLoader, ModelRegistry, ModelRest, P
 from tahr.server.models.sleep import ModelSleep
 from tahr.speech.audio.wav import a_tenth_of_noise
 from tahr.speech.decoding.options import TranscribeOptions
+from tahr.speech.speaking.options import SpeakOptions
 
 log = logging.getLogger("tahr.server")
 T = TypeVar("T")
@@ -405,6 +406,8 @@ async def compute_one(engine: ServedEngine) -> None:
     """Generate a token; an encoder, which generates none, embeds one, and who writes down recordings gets one."""
     if engine.reads_recordings:
         return await write_down_noise(engine)
+    if engine.speaking:
+        return await say_something(engine, engine.speaking.description)
     if engine.inputs.encoding:
         await engine.embed([[engine.tokenizer.bos_id or 0]], EmbeddingOptions())
         return None
@@ -420,6 +423,12 @@ async def compute_one(engine: ServedEngine) -> None:
     if not tokens:
         raise ServerError(f"{engine.name} is loaded, but generated no token: please report this.")
     return None
+
+
+async def say_something(engine: ServedEngine, description: str) -> None:
+    spoken = await engine.speak("a", SpeakOptions(max_frames=1, seed=0, instructions=description))
+    async for _ in spoken:
+        pass
 
 
 async def write_down_noise(engine: ServedEngine) -> None:

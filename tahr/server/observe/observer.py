@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from tahr.server.http.records import MIXED, GenerationRecord, RecordingRecord, RequestRecord
+from tahr.server.http.records import MIXED, GenerationRecord, RecordingRecord, RequestRecord, SpeechRecord
 
 if TYPE_CHECKING:
     from tahr.engine.sequences.stats import RequestStats
@@ -32,6 +32,7 @@ class Observer:
 
     def generation_finished(self, record: GenerationRecord, seconds: float) -> None: ...
     def recording_finished(self, record: RecordingRecord) -> None: ...
+    def speech_finished(self, record: SpeechRecord) -> None: ...
     def request_finished(self, record: RequestRecord) -> None: ...
     def close(self) -> None: ...
 

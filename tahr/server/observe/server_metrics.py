@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from tahr.server.http.records import GenerationRecord, RecordingRecord, RequestRecord
+from tahr.server.http.records import GenerationRecord, RecordingRecord, RequestRecord, SpeechRecord
 from tahr.server.observe.metrics import Histogram, Labels, Metric, exposition
 from tahr.server.observe.observer import Observer
 
@@ -142,6 +142,8 @@ class ServerMetrics(Observer):
         self.audio_fallbacks = counter(
             "audio_fallbacks_total", "", "Texts of windows that were written again at a higher temperature."
         )
+        self.speech_frames = counter("speech_frames_total", "", "Frames of speech that were drawn.")
+        self.speeches = counter("speeches_total", "", "Texts that were spoken, by why their last part ended.")
         self.audio_request_s = histogram("audio_request_seconds", "", "Arrival of a recording to its end.", LONG_S)
         self.audio_real_time = histogram(
             "audio_real_time_factor", "", "Seconds that a recording took, as a multiple of its own.", SHORT_S
@@ -207,6 +209,11 @@ class ServerMetrics(Observer):
         self.audio_request_s.observe(labels, record.took_s)
         if record.seconds:
             self.audio_real_time.observe(labels, record.took_s / record.seconds)
+
+    def speech_finished(self, record: SpeechRecord) -> None:
+        labels = self.labels(record.model)
+        self.speech_frames.add(labels, record.n_frames)
+        self.speeches.add((*labels, ("finished_reason", record.reason)))
 
     def request_finished(self, record: RequestRecord) -> None:
         self.http.add((("route", record.route), ("status", f"{record.status // 100}xx")))

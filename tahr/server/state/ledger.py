@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from tahr.engine.sequences.stats import EnergyUse
 from tahr.server.http.accounts import Account
 from tahr.server.http.errors import HttpError
-from tahr.server.http.records import GenerationRecord, RecordingRecord, RequestRecord
+from tahr.server.http.records import GenerationRecord, RecordingRecord, RequestRecord, SpeechRecord
 from tahr.server.observe.observer import Observer
 from tahr.server.state.database import Change, reason_of
 from tahr.server.state.energy_shares import EnergyShares
@@ -148,6 +148,9 @@ class Ledger(Observer):
 
     def recording_finished(self, record: RecordingRecord) -> None:
         self.count(record.account, record.model, Use(1, audio_seconds=record.seconds, seconds=record.took_s))
+
+    def speech_finished(self, record: SpeechRecord) -> None:
+        self.count(record.account, record.model, Use(1, seconds=record.took_s))
 
     def request_finished(self, record: RequestRecord) -> None:
         inputs = record.inputs

@@ -68,6 +68,8 @@ def modalities(model: ServedModel) -> Modalities | None:
         return None
     if model.loaded_engine.reads_recordings:
         return Modalities(["audio"], ["text"])
+    if model.loaded_engine.speaking:
+        return Modalities(["text"], ["audio"])
     sees = model.loaded_engine.inputs.pictures is not None
     return Modalities(["text", "image"] if sees else ["text"], ["text"])
 

@@ -1,8 +1,8 @@
 """The program of a process that decodes one recording: it may be ended at any moment, and holds nothing but the file.
 
-Its arguments are limits: bytes of memory, seconds of computing, seconds of the recording. The file is its input; its
-output are blocks of samples at 16 kHz, each behind its number of bytes; the last one has none, and is followed by a
-sentence where something is wrong.
+Its arguments are limits: bytes of memory, seconds of computing, seconds of the recording; then samples a second of its
+output. The file is its input; its output are blocks of samples, each behind its number of bytes; the last one has
+none, and is followed by a sentence where something is wrong.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ def limit(memory_bytes: int, computing_s: int) -> None:
 
 def main() -> None:
     """Decode the input."""
-    memory_bytes, computing_s, most_s = map(int, sys.argv[1:4])
+    memory_bytes, computing_s, most_s, rate = map(int, sys.argv[1:5])
     limit(memory_bytes, computing_s)
     out = sys.stdout.buffer
     said = ""
     try:
-        for block in read_audio(BytesIO(sys.stdin.buffer.read()), AudioLimits(most_s)):
+        for block in read_audio(BytesIO(sys.stdin.buffer.read()), AudioLimits(most_s), rate):
             out.write(pack("<I", block.nbytes))
             out.write(block.tobytes())
     except ConfigError as error:

@@ -13,7 +13,7 @@ from threading import Thread
 import numpy as np
 
 from tahr.speech.audio.errors import AudioTooLong, BadAudio
-from tahr.speech.audio.limits import BLOCK, Samples
+from tahr.speech.audio.limits import BLOCK, RATE, Samples
 
 Buffer = bytes | memoryview
 
@@ -28,8 +28,8 @@ ENDED = "The recording could not be decoded within the limits of time and memory
 class Decoding:
     """A process that decodes a file's bytes. Any thread may close it, also while another one waits for a block."""
 
-    def __init__(self, data: Buffer, max_s: int):
-        arguments = map(str, (MEMORY_BYTES, COMPUTING_S, max_s))
+    def __init__(self, data: Buffer, max_s: int, rate: int = RATE):
+        arguments = map(str, (MEMORY_BYTES, COMPUTING_S, max_s, rate))
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tahr.speech.audio.child", *arguments],
             stdin=subprocess.PIPE,
@@ -41,7 +41,7 @@ class Decoding:
         self._writer.start()
 
     def blocks(self) -> Iterator[Samples]:
-        """Blocks at 16 kHz, as they are decoded."""
+        """Blocks of samples, as they are decoded."""
         return received(self._process)
 
     def stop(self) -> None:
@@ -58,9 +58,9 @@ class Decoding:
 
 
 @contextmanager
-def decoding(data: Buffer, max_s: int) -> Iterator[Iterator[Samples]]:
+def decoding(data: Buffer, max_s: int, rate: int = RATE) -> Iterator[Iterator[Samples]]:
     """Blocks of a file's bytes; at the end the process is ended."""
-    process = Decoding(data, max_s)
+    process = Decoding(data, max_s, rate)
     try:
         yield process.blocks()
     finally:

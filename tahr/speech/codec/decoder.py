@@ -56,14 +56,18 @@ class Transformer:
 
     def __init__(self, sizes: CodecSizes, parts: Parts):
         layers = sizes.layers
+        width = layers.width
+        outer = sizes.latent_width
+        places = [parts.at(f"layers.{i}") for i in range(layers.n_layers)]
         self.sizes = layers
-        self.into = parts.matrix("input_proj", layers.width, sizes.latent_width)
-        self.into_bias = parts.get("input_proj.bias", layers.width)
-        self.layers = [WindowedLayer(layers, parts.at(f"layers.{i}")) for i in range(layers.n_layers)]
+        self.into = parts.matrix("input_proj", width, outer)
+        self.into_bias = parts.get("input_proj.bias", width)
+        self.layers = [WindowedLayer(layers, place) for place in places]
         # The gain of the last norm is a part of the linear behind it.
-        gain = parts.get("norm.weight", layers.width)
-        self.out = parts.matrix("output_proj", sizes.latent_width, layers.width) * gain[:, None]
-        self.out_bias = parts.get("output_proj.bias", sizes.latent_width)
+        gain = parts.get("norm.weight", width)
+        out = parts.matrix("output_proj", outer, width)
+        self.out = out * gain[:, None]
+        self.out_bias = parts.get("output_proj.bias", outer)
 
     def start(self) -> tuple[int, list[Any]]:
         return 0, [layer.start() for layer in self.layers]
@@ -76,22 +80,29 @@ class Transformer:
         for layer, each in zip(self.layers, seen, strict=True):
             x, more = layer.run(x, each, turns)
             kept.append(more)
-        root = np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + np.float32(self.sizes.eps))
-        return x / root @ self.out + self.out_bias, (n_before + len(turns[0]), kept)
+        mean = np.square(x).mean(axis=-1, keepdims=True)
+        root = np.sqrt(mean + np.float32(self.sizes.eps))
+        out = x / root @ self.out + self.out_bias
+        n_seen = n_before + len(x)
+        return out, (n_seen, kept)
 
 
 class NextBlock:
     """A convolution of each channel, a norm and an MLP, added to the rows; the scale of what is added is in the MLP."""
 
     def __init__(self, width: int, parts: Parts):
+        inner = 4 * width
         scale = parts.get("gamma", width)
-        self.conv = DepthwiseConv(parts.at("dwconv.conv"), width, N_TAPS)
+        down = parts.matrix("pwconv2", width, inner)
+        down_bias = parts.get("pwconv2.bias", width)
+        place = parts.at("dwconv.conv")
+        self.conv = DepthwiseConv(place, width, N_TAPS)
         self.gain = parts.get("norm.weight", width)
         self.bias = parts.get("norm.bias", width)
-        self.up = parts.matrix("pwconv1", 4 * width, width)
-        self.up_bias = parts.get("pwconv1.bias", 4 * width)
-        self.down = parts.matrix("pwconv2", width, 4 * width) * scale
-        self.down_bias = parts.get("pwconv2.bias", width) * scale
+        self.up = parts.matrix("pwconv1", inner, width)
+        self.up_bias = parts.get("pwconv1.bias", inner)
+        self.down = down * scale
+        self.down_bias = down_bias * scale
 
     def start(self) -> Floats:
         return self.conv.start()
@@ -99,7 +110,9 @@ class NextBlock:
     def run(self, x: Floats, before: Floats) -> tuple[Floats, Floats]:
         mixed, kept = self.conv.run(x, before)
         normed = layer_norm(mixed, self.gain, self.bias, NEXT_EPS)
-        return x + gelu(normed @ self.up + self.up_bias) @ self.down + self.down_bias, kept
+        wide = normed @ self.up + self.up_bias
+        delta = gelu(wide) @ self.down + self.down_bias
+        return x + delta, kept
 
 
 class Activated:
@@ -120,10 +133,12 @@ class ResidualUnit:
     """Two convolutions, whose result is added to the rows; the second reads each row alone."""
 
     def __init__(self, width: int, dilation: int, parts: Parts):
-        wide = conv(parts.at("conv1.conv"), width, width, N_TAPS, dilation)
-        self.wide = Activated(Snake(parts.at("act1"), width), wide)
-        narrow = conv(parts.at("conv2.conv"), width, width, 1)
-        self.narrow = Activated(Snake(parts.at("act2"), width), narrow)
+        first = Snake(parts.at("act1"), width)
+        second = Snake(parts.at("act2"), width)
+        wide = parts.at("conv1.conv")
+        narrow = parts.at("conv2.conv")
+        self.wide = Activated(first, conv(wide, width, width, N_TAPS, dilation))
+        self.narrow = Activated(second, conv(narrow, width, width, 1))
 
     def start(self) -> tuple[Any, Any]:
         return self.wide.start(), self.narrow.start()
@@ -175,39 +190,52 @@ def code_tables(sizes: CodecSizes, parts: Parts) -> list[Floats]:
     """By code of a frame, the vectors that it chooses from, through the linear behind them: the first code has its
     own, the others share one."""
     inner = sizes.code_width // 2
-    places = [("rvq_first", 0), *(("rvq_rest", i) for i in range(sizes.n_codes - 1))]
+    n = sizes.n_entries
+    others = [("rvq_rest", i) for i in range(sizes.n_codes - 1)]
     found: list[Floats] = []
-    for name, i in places:
+    for name, i in [("rvq_first", 0), *others]:
         book = parts.at(f"{name}.vq.layers.{i}._codebook")
-        usage = np.maximum(book.get("cluster_usage", sizes.n_entries), np.float32(LEAST_USAGE))
-        vectors = book.get("embedding_sum", sizes.n_entries, inner) / usage[:, None]
-        projection = parts.get(f"{name}.output_proj.weight", sizes.code_width, inner, 1)[:, :, 0]
-        found.append((vectors @ projection.T).astype(np.float32))
+        usage = book.get("cluster_usage", n)
+        sums = book.get("embedding_sum", n, inner)
+        vectors = sums / np.maximum(usage, np.float32(LEAST_USAGE))[:, None]
+        projection = parts.get(f"{name}.output_proj.weight", sizes.code_width, inner, 1)
+        table = vectors @ projection[:, :, 0].T
+        found.append(table.astype(np.float32))
     return found
 
 
 def stages_of(sizes: CodecSizes, parts: Parts) -> list[SoundStage]:
     latent = sizes.latent_width
+    first = parts.at("pre_conv.conv")
     found: list[SoundStage] = [
-        conv(parts.at("pre_conv.conv"), latent, sizes.code_width, 3),
+        conv(first, latent, sizes.code_width, 3),
         Transformer(sizes, parts.at("pre_transformer")),
     ]
     for i, factor in enumerate(sizes.upsampling):
-        stage = parts.at(f"upsample.{i}")
-        found += [Upsampling(stage.at("0.conv"), latent, latent, 1, factor), NextBlock(latent, stage.at("1"))]
-    inner = parts.at("decoder")
+        place = parts.at(f"upsample.{i}")
+        wider = Upsampling(place.at("0.conv"), latent, latent, 1, factor)
+        found += [wider, NextBlock(latent, place.at("1"))]
+    return found + sound_stages(sizes, parts.at("decoder"))
+
+
+def sound_stages(sizes: CodecSizes, parts: Parts) -> list[SoundStage]:
+    """The blocks that make sound."""
     width = sizes.width
-    found.append(conv(inner.at("0.conv"), width, latent, N_TAPS))
-    for i, rate in enumerate(sizes.rates):
-        found += sound_block(width, rate, inner.at(f"{i + 1}.block"))
+    found: list[SoundStage] = [conv(parts.at("0.conv"), width, sizes.latent_width, N_TAPS)]
+    for i, rate in enumerate(sizes.rates, start=1):
+        found += sound_block(width, rate, parts.at(f"{i}.block"))
         width //= 2
     last = len(sizes.rates) + 1
-    found.append(Activated(Snake(inner.at(f"{last}"), width), conv(inner.at(f"{last + 1}.conv"), 1, width, N_TAPS)))
+    snake = Snake(parts.at(f"{last}"), width)
+    out = parts.at(f"{last + 1}.conv")
+    found.append(Activated(snake, conv(out, 1, width, N_TAPS)))
     return found
 
 
 def sound_block(width: int, rate: int, parts: Parts) -> list[SoundStage]:
     """Half as many channels, `rate` times as many rows."""
-    wider = Upsampling(parts.at("1.conv"), width, width // 2, N_STRIDES, rate)
-    units = [ResidualUnit(width // 2, dilation, parts.at(f"{i + 2}")) for i, dilation in enumerate(DILATIONS)]
-    return [Activated(Snake(parts.at("0"), width), wider), *units]
+    half = width // 2
+    snake = Snake(parts.at("0"), width)
+    wider = Upsampling(parts.at("1.conv"), width, half, N_STRIDES, rate)
+    units = [ResidualUnit(half, dilation, parts.at(f"{i}")) for i, dilation in enumerate(DILATIONS, start=2)]
+    return [Activated(snake, wider), *units]

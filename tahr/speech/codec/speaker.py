@@ -36,7 +36,8 @@ def log_mel(samples: Floats, n_bins: int) -> Floats:
     """[n_frames, n_bins] of sound at 24 kHz."""
     sides = (N_FFT - HOP) // 2
     padded = np.pad(samples, sides, mode="reflect")
-    window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(N_FFT) / N_FFT)).astype(np.float32)
+    turns = 2 * np.pi * np.arange(N_FFT) / N_FFT
+    window = (0.5 - 0.5 * np.cos(turns)).astype(np.float32)
     frames = np.lib.stride_tricks.sliding_window_view(padded, N_FFT)[::HOP]
     power = np.square(np.abs(np.fft.rfft(frames * window)))
     loudness = np.sqrt(power + LEAST_POWER) @ filters(n_bins, N_FFT, RATE).T
@@ -76,12 +77,12 @@ class SpeakerBlock:
     def __init__(self, sizes: SpeakerSizes, i: int, parts: Parts):
         width = sizes.channels[i]
         part = width // sizes.n_split
+        places = [parts.at(f"res2net_block.blocks.{j}.conv") for j in range(sizes.n_split - 1)]
+        kernel = sizes.kernels[i]
+        dilation = sizes.dilations[i]
         self.n_split = sizes.n_split
         self.first = PositiveConv(parts.at("tdnn1.conv"), width, sizes.channels[i - 1])
-        self.split = [
-            PositiveConv(parts.at(f"res2net_block.blocks.{j}.conv"), part, part, sizes.kernels[i], sizes.dilations[i])
-            for j in range(sizes.n_split - 1)
-        ]
+        self.split = [PositiveConv(place, part, part, kernel, dilation) for place in places]
         self.last = PositiveConv(parts.at("tdnn2.conv"), width, width)
         self.squeeze = PositiveConv(parts.at("se_block.conv1"), sizes.n_squeezed, width)
         self.expand = SameConv(parts.at("se_block.conv2"), width, sizes.n_squeezed)
@@ -101,16 +102,19 @@ class SpeakerEncoder:
     """Sound in, a vector out."""
 
     def __init__(self, sizes: SpeakerSizes, parts: Parts):
+        channels = sizes.channels
+        wide = channels[-1]
+        last = len(channels) - 1
+        inner = range(1, last)
+        joined = sum(channels[i] for i in inner)
         first = parts.at("blocks.0.conv")
-        wide = sizes.channels[-1]
-        last = len(sizes.channels) - 1
+        pooling = parts.at("asp")
         self.sizes = sizes
-        self.first = PositiveConv(first, sizes.channels[0], sizes.n_bins, sizes.kernels[0], sizes.dilations[0])
-        self.blocks = [SpeakerBlock(sizes, i, parts.at(f"blocks.{i}")) for i in range(1, last)]
-        joined = sum(sizes.channels[1:last])
+        self.first = PositiveConv(first, channels[0], sizes.n_bins, sizes.kernels[0], sizes.dilations[0])
+        self.blocks = [SpeakerBlock(sizes, i, parts.at(f"blocks.{i}")) for i in inner]
         self.joined = PositiveConv(parts.at("mfa.conv"), wide, joined, sizes.kernels[last], sizes.dilations[last])
-        self.attend = PositiveConv(parts.at("asp.tdnn.conv"), sizes.n_attention, 3 * wide)
-        self.scores = SameConv(parts.at("asp.conv"), wide, sizes.n_attention)
+        self.attend = PositiveConv(pooling.at("tdnn.conv"), sizes.n_attention, 3 * wide)
+        self.scores = SameConv(pooling.at("conv"), wide, sizes.n_attention)
         self.out = SameConv(parts.at("fc"), sizes.width_out, 2 * wide)
 
     def vector(self, samples: Floats) -> Floats:
@@ -121,17 +125,26 @@ class SpeakerEncoder:
             rows = block(rows)
             made.append(rows)
         rows = self.joined(np.concatenate(made, axis=1))
+        weights = self._weights(rows)
+        pooled = np.concatenate(statistics(rows, weights))
+        found: Floats = self.out(pooled[None])[0]
+        return found
+
+    def _weights(self, rows: Floats) -> Floats:
+        """How much each row counts, by channel."""
         even = np.full_like(rows, 1 / len(rows))
         around = [np.broadcast_to(each, rows.shape) for each in statistics(rows, even)]
-        scores = self.scores(np.tanh(self.attend(np.concatenate([rows, *around], axis=1))))
+        context = np.concatenate([rows, *around], axis=1)
+        inner = np.tanh(self.attend(context))
+        scores = self.scores(inner)
         weights = np.exp(scores - scores.max(axis=0))
-        pooled = np.concatenate(statistics(rows, weights / weights.sum(axis=0)))
-        found: Floats = self.out(pooled[None])[0]
+        found: Floats = weights / weights.sum(axis=0)
         return found
 
 
 def statistics(rows: Floats, weights: Floats) -> Sequence[Floats]:
     """Means and deviations over time, weighted."""
     mean = (weights * rows).sum(axis=0)
-    spread = np.sqrt(np.maximum((weights * np.square(rows - mean)).sum(axis=0), np.float32(LEAST_VARIANCE)))
-    return mean, spread
+    away = np.square(rows - mean)
+    variance = (weights * away).sum(axis=0)
+    return mean, np.sqrt(np.maximum(variance, np.float32(LEAST_VARIANCE)))
