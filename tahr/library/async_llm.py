@@ -32,15 +32,13 @@ from tahr.library.inputs.image_inputs import Images
 from tahr.library.inputs.rerank import RankedDocument, plan_pairs, ranked
 from tahr.library.llm import LLM, Texts, text_request
 from tahr.library.score import SCORING, Score, ScoringPrompt
-from tahr.library.speaking.speech import planned
-from tahr.library.speaking.streams import SpeechStream, SpeechStreams
+from tahr.library.speaking.streams import Speaks
 from tahr.library.stream import Stream
 from tahr.library.structured.compiling import Compiling
 from tahr.library.structured.response_format import response_format_of
 from tahr.library.transcribing.streams import MOST_SOUND_S, TranscriptStream, TranscriptStreams
 from tahr.speech.audio.process import Buffer
 from tahr.speech.decoding.options import TranscribeOptions
-from tahr.speech.speaking.options import SpeakOptions
 
 IdleWork = Callable[[Callable[[float], bool]], bool]  # see `AsyncLLM.when_idle`
 T = TypeVar("T")
@@ -48,7 +46,7 @@ CLOSED = "The engine is closed, or this process was forked from its own: make a 
 log = logging.getLogger("tahr.engine")
 
 
-class AsyncLLM:
+class AsyncLLM(Speaks):
     """A loaded model for `async` code. Use it in `async with`, or call `close`."""
 
     def __init__(
@@ -62,7 +60,7 @@ class AsyncLLM:
         stream_interval_s: float = 0.0,  # between two deliveries to readers; what comes meanwhile is one chunk
         **settings: Any,  # the fields of EngineConfig, where there is no config
     ):
-        self.llm = llm or LLM(model, config=config, quantization=quantization, progress=progress, **settings)
+        self.llm: LLM = llm or LLM(model, config=config, quantization=quantization, progress=progress, **settings)
         self._queues: dict[int, OutputQueue] = {}  # queues by request; only the engine's thread touches them
         self._lock = threading.Lock()  # guards the parts of chunks
         self._interval_s = stream_interval_s
@@ -71,7 +69,6 @@ class AsyncLLM:
         self._jobs: dict[asyncio.Future[Floats], EmbeddingJob] = {}  # only the engine's thread touches them
         self._outcomes: dict[Loop, list[Outcome]] = {}  # results of commands; only the engine's thread touches them
         self._transcripts = TranscriptStreams(self.llm, self.llm.engine.scheduler.limits.n_seqs, self._post)
-        self._speeches = SpeechStreams(self.llm, self._post)
         self._wake = threading.Condition()
         self._closing = False
         self._idle_work: IdleWork | None = None  # only the engine's thread touches it
@@ -198,23 +195,6 @@ class AsyncLLM:
         stream = self._transcripts.stream(data, options or TranscribeOptions(**of), max_s)
         try:
             await self._call(lambda: self._transcripts.open(stream, salt))
-        except BaseException:
-            stream.close()
-            raise
-        return stream
-
-    async def speak(
-        self, text: str, options: SpeakOptions | None = None, vector: Floats | None = None, salt: str = "", **of: Any
-    ) -> SpeechStream:
-        """Speak a text: a stream of pieces of sound, as `LLM.speak`; closing it stops the work.
-
-        `vector` is the voice, as `voice_vector` makes it of a recording.
-        """
-        chosen = options or SpeakOptions(**of)
-        plan = await asyncio.to_thread(planned, self.llm, text, chosen, vector)
-        stream = self._speeches.stream(plan, chosen.chunk_frames, salt)
-        try:
-            await self._call(lambda: self._speeches.open(stream))
         except BaseException:
             stream.close()
             raise
@@ -422,10 +402,8 @@ class AsyncLLM:
         for loop in list(self._dispatchers):
             if loop.is_closed():
                 self._leave(loop)
-        if self._transcripts.busy:
-            self._transcripts.advance()
-        if self._speeches.busy:
-            self._speeches.advance()
+        self._transcripts.advance()
+        self._speeches.advance()
         if self._jobs:
             self._finish_jobs()
             self._settle()

@@ -2,15 +2,18 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import cached_property
+from typing import Any
 
 from tahr.errors import GenerateError, TahrError
 from tahr.library.speaking.job import SILENCE, FramePiece, SpeakJob
 from tahr.library.speaking.planning import SpeakPlan
 from tahr.library.speaking.sound import SoundMaker
-from tahr.library.speaking.speech import Speaker, note_end, parts_of
+from tahr.library.speaking.speech import Speaker, note_end, parts_of, planned
 from tahr.speech.codec.tensors import Floats
+from tahr.speech.speaking.options import SpeakOptions
 
 Post = Callable[[Callable[[], None]], bool]  # runs something on the engine's thread
 
@@ -150,6 +153,35 @@ class SpeechStreams:
         job = self._running.pop(stream, None)
         if job:
             job.close()
+
+
+class Speaks:
+    """The way of an `AsyncLLM` to speak."""
+
+    llm: Any
+    _post: Post
+    _call: Callable[[Callable[[], object]], Awaitable[object]]
+
+    @cached_property
+    def _speeches(self) -> SpeechStreams:
+        return SpeechStreams(self.llm, self._post)
+
+    async def speak(
+        self, text: str, options: SpeakOptions | None = None, vector: Floats | None = None, salt: str = "", **of: Any
+    ) -> SpeechStream:
+        """Speak a text: a stream of pieces of sound, as `LLM.speak`; closing it stops the work.
+
+        `vector` is the voice that `vector_of` makes of a recording.
+        """
+        chosen = options or SpeakOptions(**of)
+        plan = await asyncio.to_thread(planned, self.llm, text, chosen, vector)
+        stream = self._speeches.stream(plan, chosen.chunk_frames, salt)
+        try:
+            await self._call(lambda: self._speeches.open(stream))
+        except BaseException:
+            stream.close()
+            raise
+        return stream
 
 
 def fault_of(error: Exception) -> GenerateError:
