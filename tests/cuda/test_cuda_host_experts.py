@@ -89,6 +89,7 @@ ROUTINGS = {
     "renormalised": Routing(2, renormalise=True),
     "scaled": Routing(3, renormalise=False, sigmoid=True, scale=2.5),
     "of the input": Routing(1, renormalise=False, sigmoid=True, scales_input=True),
+    "of groups": Routing(2, renormalise=True, n_groups=3, n_best_groups=2),
     "jittered": Routing(2, renormalise=False, jitter=0.01),
 }
 

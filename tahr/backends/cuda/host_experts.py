@@ -119,6 +119,8 @@ class HostExperts:
         out = torch.empty((len(x), mlps.down.weight.n_rows), dtype=torch.float32, device=x.device)
         shares, experts = choose(scores, mlps.routing)
         shares, renormalise, scale, scales_input = weighed(shares, experts, mlps.routing)
+        shares = shares.contiguous()  # choices within groups are parts of wider rows
+        experts = experts.contiguous()
         how = (False, 1.0) if scales_input else (renormalise, scale)
         for begin in range(0, len(x), MOST_ROWS):
             some = slice(begin, begin + MOST_ROWS)
