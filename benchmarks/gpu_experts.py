@@ -21,7 +21,7 @@ from gpu_cells import GREEDY, SHAPES, RandomBackend, Shape, make_source, serve
 from gpu_offload import graph_logits, option
 from tahr import _native as native
 from tahr.backends.api import ExpertMLPs, Linear, Routing, Weight
-from tahr.backends.cpu.experts.tapes import ExchangeSizes
+from tahr.backends.cpu.expert_tapes import ExchangeSizes
 from tahr.backends.cuda.backend import CudaBackend
 from tahr.backends.cuda.host_experts import MOST_ROWS, HostExchange, HostExperts
 from tahr.backends.cuda.kernels.meeting import ExpertRequest, receive, send
@@ -255,8 +255,8 @@ def show_speed(form: str, numbers: list[int], rate: float, meetings_s: float) ->
         times = serve(engine, [(N_IN, N_OUT)] * n, GREEDY)
         most = bound(form, n, rate, meetings_s)
         print(
-            f"  {n} requests: {times.decode_rate:.1f} tok/s, {times.decode_rate / most:.0%} of {most:.1f}, the bound of "
-            "rows that choose experts evenly",
+            f"  {n} requests: {times.decode_rate:.1f} tok/s, {times.decode_rate / most:.0%} of {most:.1f}, the bound "
+            "of rows that choose experts evenly",
             flush=True,
         )
 

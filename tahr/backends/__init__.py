@@ -130,12 +130,12 @@ def own_memory(name: str = "auto", n_threads: int | None = None) -> int:
 
 
 def describe_cpu() -> dict[str, str]:
-    from tahr.backends.cpu.info import read_cpu_info
+    from tahr.backends.cpu.processor.info import read_cpu_info
 
     info = read_cpu_info()
     facts = {"model": info.model, "cores": f"{info.n_cores} ({info.n_threads} hardware threads)"}
     try:
-        from tahr.backends.cpu.isa import choose_threads, describe_isa
+        from tahr.backends.cpu.processor.isa import choose_threads, describe_isa
     except ImportError as error:
         return facts | {"problem": f"the native code is not built ({error}); run `make setup`"}
     return facts | {"threads": f"{choose_threads(None)}, one per core"} | describe_isa()

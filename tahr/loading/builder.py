@@ -314,7 +314,7 @@ def note_on_context(cfg: ModelConfig) -> str:
 
 def useful_threads(requested: int | None) -> int | None:
     """At most as many threads as the processor runs at once: more would only wait for each other."""
-    from tahr.backends.cpu.info import read_cpu_info
+    from tahr.backends.cpu.processor.info import read_cpu_info
 
     return requested and min(requested, read_cpu_info().n_threads)
 

@@ -125,7 +125,7 @@ class RankProcessesOf:
         self, decoder: Decoder, layout: MemoryLayout, limits: StepLimits, n_vocab: int, n_decode_tokens: int
     ) -> Mapping[str, Any]:
         """The start message of ranks: layers of memory are those of one rank, the same in all."""
-        from tahr.backends.cpu.isa import choose_threads
+        from tahr.backends.cpu.processor.isa import choose_threads
         from tahr.executor.ranks.handshake import origin
 
         n_threads = choose_threads(self.config.n_threads)

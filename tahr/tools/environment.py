@@ -16,7 +16,7 @@ def environment() -> dict[str, Any]:
     import numpy
 
     from tahr import __version__
-    from tahr.backends.cpu.info import read_cpu_info
+    from tahr.backends.cpu.processor.info import read_cpu_info
 
     cpu = read_cpu_info()
     return {

@@ -174,7 +174,7 @@ def test_an_adapter_is_refused_in_a_sentence(tmp_path: Path) -> None:
 
 # Files of the system or of Tahr itself, and those that are written.
 OTHERS = {
-    "backends/cpu/info.py", "backends/host/memory.py", "backends/host/energy.py", "backends/cuda/ahead.py",
+    "backends/cpu/processor/info.py", "backends/host/memory.py", "backends/host/energy.py", "backends/cuda/ahead.py",
     "tools/environment.py",
     "cli/bench/bench_serve.py", "cli/main.py", "server/page/routes.py", "regular_file.py",
     "hub/store.py", "hub/transfer.py", "hub/package_index.py", "hub/package_checkpoint.py", "hub/web.py",

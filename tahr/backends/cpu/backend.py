@@ -36,14 +36,14 @@ from tahr.backends.api import (
     Weight,
     kv_sides,
 )
-from tahr.backends.cpu.experts.ops import StackOps
-from tahr.backends.cpu.info import read_cpu_info
-from tahr.backends.cpu.isa import choose_isa, choose_threads, wants_plain_attention
+from tahr.backends.cpu.expert_ops import StackOps
 from tahr.backends.cpu.kv import KV_TYPES, PagedLayer, check_heads, make_layer, task_heads
 from tahr.backends.cpu.lora import CpuLoraBank
 from tahr.backends.cpu.memory import Arena, Buffer, Count
 from tahr.backends.cpu.pager import PagedMatrix, awaited, panels_of
 from tahr.backends.cpu.pages import CpuPageIO
+from tahr.backends.cpu.processor.info import read_cpu_info
+from tahr.backends.cpu.processor.isa import choose_isa, choose_threads, wants_plain_attention
 from tahr.backends.cpu.queue import CpuPlan, Queue, offer_quantised
 from tahr.backends.cpu.recurrence import check_delta_net, check_state_space, enqueue_delta_net, enqueue_state_space
 from tahr.backends.cpu.sampling import NativeSampler

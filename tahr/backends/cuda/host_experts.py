@@ -18,7 +18,7 @@ import torch
 from tahr import _native as native
 from tahr.backends.api import ExpertMLPs, Linear, StepCheck, Vector, Weight
 from tahr.backends.cpu.backend import CpuBackend
-from tahr.backends.cpu.experts.tapes import ExchangeSizes, ExpertTapes, open_host, refuse_form
+from tahr.backends.cpu.expert_tapes import ExchangeSizes, ExpertTapes, open_host, refuse_form
 from tahr.backends.cuda.compiling import COMPILE_ONLY
 from tahr.backends.cuda.kernels.experts import choose, weighed
 from tahr.backends.cuda.kernels.meeting import LINE, N_WORDS, ExchangeMemory, ExpertRequest, receive, send

@@ -301,7 +301,7 @@ def host_sampler() -> Callable[[Floats, SampleRows], SampledTokens]:
     if importlib.util.find_spec("tahr._native") is None:
         return numpy_sampler.sample
     from tahr import _native as native
-    from tahr.backends.cpu.isa import choose_isa, choose_threads
+    from tahr.backends.cpu.processor.isa import choose_isa, choose_threads
     from tahr.backends.cpu.sampling import NativeSampler
 
     return NativeSampler(choose_isa(), native.Pool(choose_threads(None))).sample

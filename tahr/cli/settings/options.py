@@ -313,7 +313,7 @@ def backend_for(n_gpu_layers: str, requested: str | None) -> str:
 
 def within_cores(config: EngineConfig, warn: Callable[[str], None]) -> EngineConfig:
     """More threads than the machine has would only wait for each other, so they are cut, with a note."""
-    from tahr.backends.cpu.info import read_cpu_info
+    from tahr.backends.cpu.processor.info import read_cpu_info
 
     most = read_cpu_info().n_threads
     if config.n_threads is None or config.n_threads <= most:

@@ -3,7 +3,7 @@
 import os
 
 from tahr import _native as native
-from tahr.backends.cpu.info import read_cpu_info
+from tahr.backends.cpu.processor.info import read_cpu_info
 from tahr.errors import ConfigError
 
 MAX_THREADS = 1024

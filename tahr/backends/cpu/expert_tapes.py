@@ -5,8 +5,8 @@ from typing import NamedTuple
 from tahr import _native as native
 from tahr.backends.api import ExpertMLPs, Rows, StepLimits, Tensor
 from tahr.backends.cpu.backend import CpuBackend
-from tahr.backends.cpu.isa import choose_threads
 from tahr.backends.cpu.memory import Arena, Buffer, Count
+from tahr.backends.cpu.processor.isa import choose_threads
 from tahr.backends.cpu.queue import CpuPlan
 from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor

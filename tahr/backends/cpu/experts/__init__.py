@@ -1,1 +1,0 @@
-"""Experts on the CPU: ops of steps, and tapes that the steps of a GPU call."""
