@@ -58,6 +58,7 @@ def request(**body: object) -> bytes:
         (masked(Opcode.CLOSE, (1000).to_bytes(2, "big")), 1000),
         (masked(Opcode.CLOSE, b""), 0),
     ],
+    ids=["endless", "large", "unmasked", "unknown", "http", "binary", "not-utf8", "close", "empty-close"],
 )
 def test_what_is_no_message_closes_the_connection(server: HttpServer, data: bytes, code: int) -> None:
     with socket_to(server.address) as client:
