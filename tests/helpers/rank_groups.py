@@ -29,7 +29,7 @@ def engines_of(folder: Path, n_ranks: int) -> tuple[Engine, Engine]:
     """A checkpoint without a tokenizer over virtual ranks, and over processes."""
     source = open_model([], folder)
     backend = CpuBackend(2)
-    config = EngineConfig(context_size=64, page_size=8, kv_dtype="f32")
+    config = EngineConfig(context_size=32, page_size=8, kv_dtype="f32")
     virtual = build_engine(backend, load(source, backend, n_ranks=n_ranks).decoder, config)[0]
     sized = size_up(source, SizingBackend(backend), n_ranks=n_ranks)  # type: ignore[arg-type]
     shared = replace(config, n_threads=2, tensor_parallel=n_ranks)
