@@ -69,7 +69,7 @@ class NullDecoder:
     tower = None
     line_end = None
     has_axes = False
-    config = SimpleNamespace(n_vocab=N_VOCAB, width=1, audio=None)
+    config = SimpleNamespace(n_vocab=N_VOCAB, width=1, audio=None, speech=None)
 
     def __init__(self) -> None:
         self.files = self

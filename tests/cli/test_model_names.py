@@ -71,9 +71,9 @@ def test_the_models_of_a_server(capsys: pytest.CaptureFixture[str], caplog: pyte
         assert main(["ps", *at]) == 0
         head, first, *others = capsys.readouterr().out.splitlines()
         kept = ["KV-RESERVED", "KV-USED", "KV-HOST", "KV-DISK"]
-        assert head.split() == ["NAME", "STATE", "WEIGHTS", *kept, "CONTEXT", "REQUESTS", "UNTIL"]
-        memory = ["400", "B", "600", "B", "150", "B", "0", "B", "0", "B"]
-        assert first.split()[:14] == ["a", "loaded", *memory, "512", "0"] and first.endswith("s from now")
+        assert head.split() == ["NAME", "STATE", "WEIGHTS", "ON-HOST", *kept, "CONTEXT", "REQUESTS", "UNTIL"]
+        memory = ["400", "B", "0", "B", "600", "B", "150", "B", "0", "B", "0", "B"]
+        assert first.split()[:16] == ["a", "loaded", *memory, "512", "0"] and first.endswith("s from now")
         assert [line.split() for line in others] == [["b", "unloaded", "0"], ["c", "unloaded", "0"]]
         assert re.search(r"loaded model=a seconds=[\d.]+ weights_mb=0 kv_reserved_mb=0$", caplog.text, re.MULTILINE)
         assert main(["stop", "a", *at]) == 0

@@ -81,7 +81,7 @@ def of_responses(state: ServerState) -> ServedRequest:
     given = {"temperature": 0.25, "top_p": 0.75, "max_output_tokens": 7}
     tools = [{"type": "function", **FUNCTION}]
     body = data_of(model="scripted", instructions="Be brief.", input="Hello?", tools=tools, text=form, **given)
-    return responses.read(state, "owner", True, body, CALLER)
+    return responses.read(state, responses.Asker("owner"), body, CALLER)
 
 
 def of_ollama(state: ServerState) -> ServedRequest:
