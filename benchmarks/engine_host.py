@@ -74,7 +74,7 @@ class NullDecoder:
     def __init__(self) -> None:
         self.files = self
         self.linears: dict[str, object] = {}
-        self.forward = self.hidden = lambda *_: None
+        self.forward = self.hidden = self.draw = lambda *_: None
 
     def check(self, stamp_of: object) -> None:
         pass

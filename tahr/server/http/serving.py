@@ -56,6 +56,11 @@ class UvicornServer(uvicorn.Server):
         self.config.timeout_graceful_shutdown = limit
         self.should_exit = True
 
+    def cancel_tasks(self) -> None:
+        """Cancel the work of all requests; each says so to a client that has had no reply."""
+        for task in list(self.server_state.tasks):
+            task.cancel()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._acceptor:
             self._acceptor.close()

@@ -29,6 +29,7 @@ class DrainPlan:
 
     end_s: float  # streams end with what they have, other requests with an error; nothing is answered any more
     cancel_s: float  # requests that still run are cancelled
+    abandon_s: float  # whatever else a client waits for is cancelled too, and says so
     cut_s: float  # connections are cut, whoever is at the other end
     exit_s: float  # the process ends, whatever its threads do
 
@@ -38,7 +39,8 @@ class DrainPlan:
         ending_s = max(LEAST_ENDING_S, min(ENDING_S, timeout_s / 2))
         end_s = max(0.0, timeout_s - ending_s)
         cut_s = end_s + 0.55 * ending_s
-        return cls(end_s, end_s + 0.4 * ending_s, cut_s, max(timeout_s - MARGIN_S, cut_s + CLOSING_S))
+        exit_s = max(timeout_s - MARGIN_S, cut_s + CLOSING_S)
+        return cls(end_s, end_s + 0.4 * ending_s, end_s + 0.475 * ending_s, cut_s, exit_s)
 
 
 class Draining:
@@ -139,6 +141,8 @@ class Draining:
         self._state.admission.end_all()
         if not await self._finished_by(began + self._plan.cancel_s):
             self._state.admission.cancel_all()
+            if not await self._finished_by(began + self._plan.abandon_s):
+                self._http.cancel_tasks()
             await self._finished_by(began + self._plan.cut_s)
         for client in self._http.clients:
             if client.is_busy:  # some send their request for ever, and others never read the reply
