@@ -134,7 +134,7 @@ check "ollama (npm)" 60 node $here/check_ollama.cjs "$real" "$model" "$scripted"
 check "examples of the documents" 300 "$python" $here/check_examples.py "$address" README.md docs/serving.md docs/clients.md
 check "tahr run --server" 60 "$tahr_python" -m tahr run "$model" --server "$address" -p "Name a fruit" --choice apple,pear
 check "modules of the chat page under node" 60 node --test $here/page/*.test.mjs
-prometheus=$work/prometheus/usr/bin
+prometheus=$(realpath -m "$work")/prometheus/usr/bin
 if command -v prometheus >/dev/null || [ -x "$prometheus/prometheus" ] || (
     mkdir -p "$work/prometheus" && cd "$work/prometheus" && apt-get -qq download prometheus && dpkg-deb -x prometheus_*.deb .
 ) >/dev/null 2>&1; then
