@@ -23,7 +23,7 @@ from tahr.speech.codec.speaker import RATE
 from tahr.speech.codec.tensors import Floats
 from tahr.speech.speaking.encoding import CONTENT_TYPES, SoundFile, sound_file
 
-MOST_VOICE_S = 300  # limit on a recording of a voice
+MOST_VOICE_S = 60  # limit on a recording of a voice, which a thread of the server computes on
 
 
 class Voice(msgspec.Struct):
